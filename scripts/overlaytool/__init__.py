@@ -1,0 +1,1 @@
+"""The patch tool: puts the overlay on a pinned sglang tree, and takes it off again."""
