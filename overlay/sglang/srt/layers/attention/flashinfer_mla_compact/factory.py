@@ -1,0 +1,82 @@
+"""Builds the backend that a runner gets under the name `flashinfer_mla_compact`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang.srt.layers.attention.attention_registry import create_flashinfer_backend
+from sglang.srt.layers.attention.flashinfer_mla_compact import registration, support
+from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows, runner_facts
+
+logger = logging.getLogger(__name__)
+
+
+def create_backend(runner: Any) -> Any:
+    """The attention backend of `runner`.
+
+    An MHA-shaped model (a draft may inherit the name) gets FlashInfer's MHA backend, as under
+    `flashinfer`; a BF16 pool and the strategy "stock" get sglang's own MLA backend.
+
+    Raises:
+        ValueError: the mode is not served; the message names it and the remedy.
+    """
+    registration.register()
+    if not _is_compact(runner):
+        return create_flashinfer_backend(runner)
+    from sglang.srt.layers.attention.flashinfer_mla_compact.backend import (
+        FlashInferMLACompactAttnBackend,
+    )
+
+    return FlashInferMLACompactAttnBackend(runner)
+
+
+def create_draft_decode_backend(draft: Any) -> Any:
+    """The multi-step decode backend for upstream's `DraftBackendFactory` instance `draft`."""
+    registration.register()
+    arguments = (draft.draft_model_runner, draft.topk, draft.speculative_num_steps)
+    if _is_compact(draft.draft_model_runner):
+        from sglang.srt.layers.attention.flashinfer_mla_compact.backend import (
+            FlashInferMLACompactMultiStepDraftBackend as MultiStepDraftBackend,
+        )
+    elif draft.draft_model_runner.use_mla_backend:
+        from sglang.srt.layers.attention.flashinfer_mla_backend import (
+            FlashInferMLAMultiStepDraftBackend as MultiStepDraftBackend,
+        )
+    else:
+        from sglang.srt.layers.attention.flashinfer_backend import (
+            FlashInferMultiStepDraftBackend as MultiStepDraftBackend,
+        )
+    return MultiStepDraftBackend(*arguments)
+
+
+def _is_compact(runner: Any) -> bool:
+    """Whether the runner's pool is read compactly; refuses what can't be served, and logs once."""
+    if not runner.use_mla_backend:
+        return False
+    settings = support.read_settings()
+    facts = runner_facts(runner)
+    if settings.strategy == "stock" or not support.casts_keys(facts):
+        logger.info("%s %s: stock FlashInfer MLA (%s pool, strategy %s)",
+                    support.NAME, support.VERSION, facts.pool_dtype, settings.strategy)
+        return False
+    reasons = support.refusals(facts)
+    if reasons:
+        raise ValueError(f"{support.NAME}: {' Also: '.join(reasons)}")
+    _announce(facts, pool_rows(runner.token_to_kv_pool), settings)
+    return True
+
+
+def _announce(facts: support.Facts, rows: int, settings: support.Settings) -> None:
+    capacity = support.capacity_rows(rows, settings)
+    logger.info(
+        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes",
+        support.NAME,
+        support.VERSION,
+        facts.pool_dtype,
+        rows,
+        capacity,
+        capacity * support.COMPACT_ROW_BYTES,
+    )
+    for notice in support.notices(facts):
+        logger.warning("%s: %s", support.NAME, notice)

@@ -1,0 +1,33 @@
+"""Reads from a model runner what `support` decides on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.layers.attention.flashinfer_mla_compact.support import HEAD_DIM, Facts
+from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_spec
+
+
+def pool_rows(pool: Any) -> int:
+    """Rows of a layer's buffer: the slots, and one page in front as the sink of padded tokens."""
+    return int(pool.size + pool.page_size)
+
+
+def runner_facts(runner: Any) -> Facts:
+    """The facts of a runner whose KV pool is allocated."""
+    model = runner.model_config
+    pool = runner.token_to_kv_pool
+    rows = getattr(pool, "full_kv_pool", pool)  # a hybrid model keeps its MLA layers in there
+    return Facts(
+        kv_lora_rank=model.kv_lora_rank,
+        qk_rope_head_dim=model.qk_rope_head_dim,
+        pool_class=type(rows).__name__,
+        pool_dtype=str(rows.dtype).removeprefix("torch."),
+        kv_cache_dim=getattr(rows, "kv_cache_dim", HEAD_DIM),
+        is_dsa=bool(getattr(rows, "use_dsa", False)),
+        prefill_graph=str(getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")),
+        dcp_size=get_parallel().attn_dcp_size,
+        unified_memory=bool(get_memory().enable_unified_memory),
+        pdmux=bool(get_disagg().enable_pdmux),
+        topk=int(get_spec().speculative_eagle_topk or 0),
+    )

@@ -1,0 +1,126 @@
+"""Gather the active rows of one layer and cast them: FP8 pool -> compact buffer."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+NOPE_WORDS = tl.constexpr(128)  # 512 bytes of latent, read as uint32
+ROPE_WORDS = tl.constexpr(16)  # 64 bytes of rope
+
+# A captured graph learns the row count on the device alone, so the grid must not depend on it.
+PROGRAMS_PER_SM = 8
+ROWS_PER_TILE = 8
+
+
+@triton.jit
+def decode_byte(word, SHIFT: tl.constexpr, IS_E4M3: tl.constexpr):
+    """One byte of each 32-bit word as float32, exact, without a conversion instruction.
+
+    Cards before SM89 can't convert e4m3. Exponent and mantissa are moved to where float32 has
+    its own; one multiplication makes up for the bias and keeps subnormals exact. Codes that the
+    cast maps to NaN or infinity are rebuilt from bits.
+    """
+    byte = (word >> SHIFT) & 0xFF
+    sign = (byte & 0x80) << 24
+    if IS_E4M3:
+        magnitude = (byte & 0x7F) << 20
+        scale: tl.constexpr = 1.329227995784916e36  # 2**(127 - 7)
+        special = (byte & 0x7F) == 0x7F
+    else:
+        magnitude = (byte & 0x7F) << 21
+        scale: tl.constexpr = 5.192296858534828e33  # 2**(127 - 15)
+        special = (byte & 0x7F) >= 0x7C
+    value = (sign | magnitude).to(tl.float32, bitcast=True) * scale
+    rebuilt = (sign | magnitude | 0x7F800000).to(tl.float32, bitcast=True)
+    return tl.where(special, rebuilt, value)
+
+
+@triton.jit
+def decode_words(words, IS_E4M3: tl.constexpr):
+    """[rows, n] words -> [rows, 4 * n] float32, bytes in memory order."""
+    even = tl.join(decode_byte(words, 0, IS_E4M3), decode_byte(words, 16, IS_E4M3))
+    odd = tl.join(decode_byte(words, 8, IS_E4M3), decode_byte(words, 24, IS_E4M3))
+    return tl.reshape(tl.join(even, odd), (words.shape[0], words.shape[1] * 4))
+
+
+@triton.jit
+def _copy_columns(
+    source, target, active, START: tl.constexpr, WORDS: tl.constexpr, IS_E4M3: tl.constexpr
+):
+    columns = START + tl.arange(0, WORDS)
+    words = tl.load(
+        source[:, None] + columns[None, :],
+        mask=active[:, None],
+        other=0,
+        eviction_policy="evict_first",  # the pool's bytes are read once a step
+    )
+    values = decode_words(words, IS_E4M3)
+    outputs = START * 4 + tl.arange(0, WORDS * 4)
+    tl.store(
+        target[:, None] + outputs[None, :],
+        values.to(target.dtype.element_ty),
+        mask=active[:, None],
+    )
+
+
+@triton.jit
+def gather_rows_kernel(
+    pool,  # *int32, the layer's rows seen as 144 words
+    pool_stride,  # words from one slot to the next
+    slots,  # *int32 [capacity]
+    count,  # *int32 [1]
+    out,  # *bf16 or *fp16 [capacity, 576]
+    capacity,
+    IS_E4M3: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    rows = tl.minimum(tl.load(count), capacity)
+    for tile in range(tl.program_id(0), tl.cdiv(rows, TILE), tl.num_programs(0)):
+        row = tile * TILE + tl.arange(0, TILE)
+        active = row < rows
+        # 64 bits: slot * 576 passes 2**31 at slot 3,728,270.
+        slot = tl.load(slots + row, mask=active, other=0).to(tl.int64)
+        source = pool + slot * pool_stride
+        target = out + row.to(tl.int64) * ((NOPE_WORDS + ROPE_WORDS) * 4)
+        _copy_columns(source, target, active, 0, NOPE_WORDS, IS_E4M3)
+        _copy_columns(source, target, active, NOPE_WORDS, ROPE_WORDS, IS_E4M3)
+
+
+def grid_programs(device: torch.device) -> int:
+    """Programs of the fixed grid on this device; 4 where there is no CUDA (the interpreter)."""
+    if device.type != "cuda":
+        return 4
+    return PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def gather_rows(
+    key_buffer: torch.Tensor,
+    slots: torch.Tensor,
+    count: torch.Tensor,
+    out: torch.Tensor,
+    programs: int,
+) -> None:
+    """Cast rows `slots[:count]` of one layer into `out[:count]`; rows past count stay as they are.
+
+    Args:
+        key_buffer: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free, a
+            multiple of 4 bytes.
+        slots: [capacity] int32 pool rows.
+        count: [1] int32 on the device; read by the kernel, so that a captured launch follows it.
+        out: [capacity, 1, 576], contiguous, bfloat16 or float16.
+        programs: size of the grid, from `grid_programs`.
+    """
+    words = key_buffer.view(torch.int32)
+    gather_rows_kernel[(programs,)](
+        words,
+        words.stride(0),
+        slots,
+        count,
+        out,
+        out.shape[0],
+        IS_E4M3=key_buffer.dtype == torch.float8_e4m3fn,
+        TILE=ROWS_PER_TILE,
+        num_warps=4,
+    )

@@ -1,0 +1,181 @@
+"""What the backend serves, what it refuses and why: importable without torch and without sglang.
+
+Launch-time tools load this file by path and ask it the same questions as the server does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NAME = "flashinfer_mla_compact"
+VERSION = "0.1.0"
+
+KV_LORA_RANK = 512
+QK_ROPE_HEAD_DIM = 64
+HEAD_DIM = KV_LORA_RANK + QK_ROPE_HEAD_DIM
+COMPACT_ITEM_BYTES = 2  # the model's dtype: bfloat16 or float16
+COMPACT_ROW_BYTES = HEAD_DIM * COMPACT_ITEM_BYTES
+
+FP8_DTYPES = ("float8_e4m3fn", "float8_e5m2")
+UNCAST_DTYPES = ("bfloat16", "float16")
+
+STRATEGY_VARIABLE = "SGLANG_MLA_COMPACT_STRATEGY"
+BUFFER_VARIABLE = "SGLANG_MLA_COMPACT_BUFFER_MIB"
+STRATEGIES = ("auto", "gather", "direct", "stock")
+DEFAULT_BUFFER_MIB = 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's choices, read from the environment.
+
+    Attributes:
+        strategy: "auto" picks; "gather" casts the active rows into the compact buffer and runs
+            FlashInfer on it; "direct" reads FP8 rows in a kernel of its own; "stock" puts the name
+            back on sglang's own FlashInfer MLA backend.
+        buffer_mib: the most memory, in MiB, that the compact buffer may take.
+    """
+
+    strategy: str = "auto"
+    buffer_mib: int = DEFAULT_BUFFER_MIB
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the answer depends on; each field is named as sglang names it.
+
+    Attributes:
+        pool_class: class name of the KV pool.
+        pool_dtype: the pool's dtype without "torch.", for example "float8_e4m3fn".
+        kv_cache_dim: values in a row of the pool; 576, or 656 bytes for a quantised DSA row.
+        is_dsa: the model selects tokens with an indexer (GLM-5, DeepSeek-V3.2).
+        prefill_graph: "breakable", "tc_piecewise", "full" or "disabled".
+        topk: speculative_eagle_topk; 0 without speculative decoding.
+    """
+
+    kv_lora_rank: int = KV_LORA_RANK
+    qk_rope_head_dim: int = QK_ROPE_HEAD_DIM
+    pool_class: str = "MLATokenToKVPool"
+    pool_dtype: str = "float8_e4m3fn"
+    kv_cache_dim: int = HEAD_DIM
+    is_dsa: bool = False
+    prefill_graph: str = "disabled"
+    dcp_size: int = 1
+    unified_memory: bool = False
+    pdmux: bool = False
+    topk: int = 0
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the two variables; ValueError with one sentence when a value is not one of theirs."""
+    strategy = environment.get(STRATEGY_VARIABLE, "auto")
+    if strategy not in STRATEGIES:
+        raise ValueError(
+            f"{STRATEGY_VARIABLE}={strategy!r} is not a strategy: use one of {', '.join(STRATEGIES)}."
+        )
+    mib = environment.get(BUFFER_VARIABLE, str(DEFAULT_BUFFER_MIB))
+    if not mib.isdecimal() or int(mib) == 0:
+        raise ValueError(
+            f"{BUFFER_VARIABLE}={mib!r} is not a size: give a whole number of MiB, at least 1."
+        )
+    return Settings(strategy, int(mib))
+
+
+def capacity_rows(pool_rows: int, settings: Settings) -> int:
+    """Rows of the compact buffer: as many as the budget holds, never more than the pool has.
+
+    No step can need more than the pool's own rows, since rows that requests share are stored once.
+    """
+    return min(pool_rows, settings.buffer_mib * 2**20 // COMPACT_ROW_BYTES)
+
+
+def casts_keys(facts: Facts) -> bool:
+    """Whether stock would cast this pool; where it would not, the backend is stock."""
+    return facts.pool_dtype not in UNCAST_DTYPES
+
+
+def refusals(facts: Facts) -> list[str]:
+    """One sentence for each thing that can't be served, with its remedy; empty when all is well."""
+    checks = (_head_dims, _pool, _dsa_rows, _dsa_graph, _parallel, _speculation)
+    return [reason for check in checks if (reason := check(facts))]
+
+
+def notices(facts: Facts) -> list[str]:
+    """What an operator should know once, although it is served."""
+    if not facts.is_dsa:
+        return []
+    return [
+        "this model was trained with sparse attention; FlashInfer MLA attends to every token, "
+        "which differs from it once a context is longer than the model's index_topk"
+    ]
+
+
+def _head_dims(facts: Facts) -> str | None:
+    dims = (facts.kv_lora_rank, facts.qk_rope_head_dim)
+    if dims == (KV_LORA_RANK, QK_ROPE_HEAD_DIM):
+        return None
+    return (
+        f"kv_lora_rank + qk_rope_head_dim is {dims[0]} + {dims[1]}, and FlashInfer's MLA kernels "
+        f"are right for {KV_LORA_RANK} + {QK_ROPE_HEAD_DIM} alone: use --attention-backend triton."
+    )
+
+
+def _pool(facts: Facts) -> str | None:
+    if facts.unified_memory or "Unified" in facts.pool_class or "Interleave" in facts.pool_class:
+        return (
+            f"the unified memory pool ({facts.pool_class}) is not served: "
+            "start without --enable-unified-memory."
+        )
+    if "FP4" in facts.pool_class or facts.pool_dtype not in FP8_DTYPES + UNCAST_DTYPES:
+        return (
+            f"a {facts.pool_dtype} pool ({facts.pool_class}) is not served: "
+            "use --kv-cache-dtype fp8_e4m3, fp8_e5m2 or bfloat16."
+        )
+    if "HiSparse" in facts.pool_class or "LayerSplit" in facts.pool_class:
+        return (
+            f"the pool {facts.pool_class} keeps only part of a layer on the device: "
+            "start without hierarchical sparse or layer-split KV."
+        )
+    return None
+
+
+def _dsa_rows(facts: Facts) -> str | None:
+    if facts.kv_cache_dim == facts.kv_lora_rank + facts.qk_rope_head_dim:
+        return None
+    return (
+        f"the pool's rows hold {facts.kv_cache_dim} bytes, the quantised DSA layout: add "
+        "--dsa-prefill-backend trtllm --dsa-decode-backend trtllm, which selects raw 576-byte rows."
+    )
+
+
+def _dsa_graph(facts: Facts) -> str | None:
+    if not facts.is_dsa or facts.prefill_graph == "disabled":
+        return None
+    return (
+        f"a DSA model under a {facts.prefill_graph} prefill graph meets an indexer without "
+        "metadata: add --cuda-graph-backend-prefill disabled."
+    )
+
+
+def _parallel(facts: Facts) -> str | None:
+    if facts.dcp_size > 1:
+        return (
+            f"decode context parallelism of size {facts.dcp_size} is not served: "
+            "start with --dcp-size 1."
+        )
+    if facts.pdmux:
+        return (
+            "PD multiplexing runs two streams over one compact buffer: start without --enable-pdmux."
+        )
+    return None
+
+
+def _speculation(facts: Facts) -> str | None:
+    if facts.topk <= 1:
+        return None
+    return (
+        f"speculative topk {facts.topk} needs a tree mask, which FlashInfer MLA does not take: "
+        "use --speculative-eagle-topk 1 (for NGRAM, --speculative-ngram-max-bfs-breadth 1)."
+    )
