@@ -1,14 +1,17 @@
 """What the overlay leans on upstream, checked on source text with `ast` alone.
 
-`contract.toml` holds one `[[entry]]` for each upstream symbol. `file` and `symbol` say where it is
-(a symbol that the file imports is followed to the file that defines it); `needed_by` is
-"FILE: TEXT", a line of the overlay that breaks without it. At most one predicate narrows it:
+`contract.toml` holds what the overlay's modules need of every release, `patches/<release>/
+contract.toml` what they and the patches need of that release. Each `[[entry]]` is one upstream
+symbol: `file` and `symbol` say where it is (a symbol that the file imports is followed to the file
+that defines it); `needed_by` is "FILE: TEXT", a line of the overlay or of a patch that breaks
+without it. At most one predicate narrows it:
 
     parameters  names that the function takes (a `*` among them: those after it by keyword)
     signature   the whole parameter list, as the overlay overrides it; a list of accepted forms
     assigns     attributes that the function sets on self
     contains    values that the list, set, tuple or dict holds
     code        patterns that occur in it: `_` is any expression, `...` any further items
+    calls       calls that occur in it, and no call of the same function that differs
     abstract    every method that a subclass must bring
     bases       names among the class's bases
 
@@ -23,8 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .predicates import PREDICATES
-from .symbols import Modules, Read
+from overlaytool.errors import Exit, Refusal
+from overlaytool.predicates import PREDICATES
+from overlaytool.symbols import Modules, Read
 
 Verdict = Literal["held", "changed", "gone", "unread"]
 
@@ -50,8 +54,11 @@ class Finding:
     needed_by: str
 
 
-class ContractError(ValueError):
+class ContractError(Refusal):
     """contract.toml does not say what it must."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Exit.FAILED)
 
 
 def load(path: Path, table: str = "entry") -> list[Entry]:
@@ -80,11 +87,11 @@ def _entry(path: Path, row: dict[str, object]) -> Entry:
     )
 
 
-def overlay_line(root: Path, needed_by: str) -> str:
+def needing_line(folders: list[Path], needed_by: str) -> str:
     """ "FILE: TEXT" as "FILE:LINE TEXT"; the text has to stand on exactly one line of the file."""
     file, _, text = needed_by.partition(": ")
-    path = root / file
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    path = next((found for folder in folders if (found := folder / file).is_file()), None)
+    lines = path.read_text("utf-8").splitlines() if path else []
     hits = [number for number, line in enumerate(lines, 1) if text and text in line]
     if len(hits) != 1:
         raise ContractError(f"needed_by {needed_by!r}: {len(hits)} lines match; name exactly one")

@@ -10,9 +10,21 @@ IGNORED = {"ctx", "type_comment", "kind", "type_ignores"}
 
 def occurs(text: str, tree: ast.AST) -> bool:
     """Whether some expression or statement under `tree` matches `text`."""
-    statement = ast.parse(text).body[0]
-    wanted = statement.value if isinstance(statement, ast.Expr) else statement
+    wanted = _parse(text)
     return any(matches(wanted, node) for node in ast.walk(tree))
+
+
+def unlike(text: str, tree: ast.AST) -> list[ast.Call]:
+    """Calls of the function that the call `text` names which do not match it."""
+    wanted = _parse(text)
+    assert isinstance(wanted, ast.Call), f"{text} is not a call"
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [c for c in calls if matches(wanted.func, c.func) and not matches(wanted, c)]
+
+
+def _parse(text: str) -> ast.AST:
+    statement = ast.parse(text).body[0]
+    return statement.value if isinstance(statement, ast.Expr) else statement
 
 
 def matches(wanted: ast.AST, node: ast.AST) -> bool:

@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable
 
-from . import pattern
+from overlaytool import pattern
 
 
 def _signature(node: ast.AST) -> str:
@@ -65,6 +65,13 @@ def _code(node: ast.AST, wanted: tuple[str, ...]) -> tuple[bool, str]:
     return not missing, f"no {'; no '.join(missing)}" if missing else "; ".join(wanted)
 
 
+def _calls(node: ast.AST, wanted: tuple[str, ...]) -> tuple[bool, str]:
+    odd = [call for text in wanted for call in pattern.unlike(text, node)]
+    missing = [text for text in wanted if not pattern.occurs(text, node)]
+    seen = [*(f"no {text}" for text in missing), *map(ast.unparse, odd)]
+    return not seen, "; ".join(seen or wanted)
+
+
 def _abstract(node: ast.AST, wanted: tuple[str, ...]) -> tuple[bool, str]:
     body = node.body if isinstance(node, ast.ClassDef) else []
     marked = [n.name for n in body if isinstance(n, ast.FunctionDef) and _is_abstract(n)]
@@ -88,6 +95,7 @@ PREDICATES: dict[str, Callable[[ast.AST, tuple[str, ...]], tuple[bool, str]]] = 
     "assigns": _assigns,
     "contains": _contains,
     "code": _code,
+    "calls": _calls,
     "abstract": _abstract,
     "bases": _bases,
 }

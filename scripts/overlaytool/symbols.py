@@ -35,16 +35,18 @@ class Modules:
             else:
                 return None
             if isinstance(node, ast.ImportFrom):
-                real = next(a.name for a in node.names if (a.asname or a.name) == name)
-                rest = ".".join([real, *names[depth + 1 :]])
-                return self._follow(file, node, rest, hops)
+                real = next((a.name for a in node.names if a.asname == name), name)
+                return self._follow(file, node, [real, *names[depth + 1 :]], hops)
         return node
 
-    def _follow(self, file: str, node: ast.ImportFrom, rest: str, hops: int) -> ast.AST | None:
+    def _follow(
+        self, file: str, node: ast.ImportFrom, names: list[str], hops: int
+    ) -> ast.AST | None:
         for candidate in _module_files(file, node):
             if hops and self.parse(candidate) is not None:
-                return self.find(candidate, rest, hops - 1)
-        return node if "." not in rest else None
+                return self.find(candidate, ".".join(names), hops - 1)
+        named = len(names) == 1 and not _is_star(node)
+        return node if named else None  # a named import of something outside the tree is a symbol
 
     def _member(self, file: str, cls: ast.ClassDef, name: str) -> ast.AST | None:
         found = _last(cls, name)
@@ -63,11 +65,14 @@ def _module_files(file: str, node: ast.ImportFrom) -> list[str]:
 
 def _last(scope: Scope, name: str) -> ast.AST | None:
     """The last statement that binds `name`: overloads and redefinitions end with the real one."""
-    found = None
-    for node in _statements(scope.body):
-        if name in _bound(node):
-            found = node
-    return found
+    statements = list(_statements(scope.body))
+    bound = [node for node in statements if name in _bound(node)]
+    stars = [node for node in statements if isinstance(node, ast.ImportFrom) and _is_star(node)]
+    return (bound or stars or [None])[-1]
+
+
+def _is_star(node: ast.ImportFrom) -> bool:
+    return node.names[0].name == "*"
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

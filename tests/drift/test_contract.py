@@ -34,7 +34,11 @@ class Base:
 
     def stop(self, batch, hard=False): ...
 """
-TREE = {"up/backend.py": UPSTREAM, "up/base.py": BASE, "up/ops.py": "def plan(a, b): ..."}
+TREE = {
+    "up/backend.py": UPSTREAM,
+    "up/base.py": BASE,
+    "up/ops.py": "def plan(a, b): ...\ndef wide(a, b, c): ...",
+}
 
 
 def read_tree(path: str) -> bytes | None:
@@ -55,9 +59,10 @@ def judge(
     [
         ("Backend.update", {}, "def update", "def refresh", "gone"),
         ("Backend.update", {"parameters": ["lens", "*", "wrapper"]}, "wrapper,", "w,", "changed"),
-        ("Backend.update", {"parameters": ["lens"]}, "lens, lens_sum,", "lens_sum, lens,", "changed"),
+        ("Backend.update", {"parameters": ["lens"]}, "lens, lens_sum,", "n, lens,", "changed"),
         ("Backend.__init__", {"parameters": ["*", "skip"]}, "skip=", "no_prefill=", "changed"),
-        ("Backend.__init__", {"signature": ["(self, runner, skip=False)"]}, "False", "0", "changed"),
+        ("Backend.stop", {"signature": ["(self, batch, hard=False)"]}, "(Base)", "", "gone"),
+        ("plan_op", {"signature": ["(a, b)"]}, "import plan as", "import wide as", "changed"),
         ("Backend.__init__", {"assigns": ["pool"]}, "self.pool", "self.kv_pool", "changed"),
         ("BACKENDS", {"contains": ["flashinfer"]}, '["flashinfer", "fa3"]', '["fa3"]', "changed"),
         ("BACKENDS", {"contains": ["flashinfer"]}, "BACKENDS", "CHOICES", "gone"),
@@ -68,6 +73,8 @@ def judge(
          "changed"),
         ("Backend.maps", {"code": ['{"flashinfer": self.one, ...: ...}']}, "self.one", "self.two",
          "changed"),
+        ("Backend.update", {"calls": ["wrapper.plan(_, ...)"]}, "(lens, lens_sum, plan",
+         "(lens, plan=1)\n        wrapper.plan(plan", "changed"),
         ("Backend.maps", {"code": ['return "flashinfer", _']}, 'return "flashinfer",', "return",
          "changed"),
         ("Backend.stop", {"parameters": ["batch"]}, "(Base)", "", "gone"),
@@ -105,10 +112,10 @@ def test_a_finding_shows_the_pinned_signature_and_the_new_one() -> None:
 
 def test_needed_by_becomes_the_line_of_the_overlay(tmp_path: Path) -> None:
     (tmp_path / "rows.py").write_text("import x\n\n    def update(self):\n")
-    line = contract.overlay_line(tmp_path, "rows.py: def update(")
+    line = contract.needing_line([tmp_path], "rows.py: def update(")
     assert line == "rows.py:3 def update(self):"
     with pytest.raises(contract.ContractError, match="0 lines match"):
-        contract.overlay_line(tmp_path, "rows.py: def refresh(")
+        contract.needing_line([tmp_path], "rows.py: def refresh(")
 
 
 @pytest.mark.parametrize(
