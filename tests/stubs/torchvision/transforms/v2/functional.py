@@ -1,0 +1,1 @@
+from ..functional import __getattr__ as __getattr__
