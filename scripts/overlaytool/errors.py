@@ -26,7 +26,7 @@ EXIT_HELP = {
     Exit.VERSION: "the tree states another version than the pin; nothing was written",
     Exit.UNAVAILABLE: "the wheel could not be had, or the tree could not be imported",
     Exit.BUSY: "another process is changing the tree",
-    Exit.UNWRITABLE: "the tree cannot be written",
+    Exit.UNWRITABLE: "the tree cannot be read or written; nothing was changed",
 }
 
 

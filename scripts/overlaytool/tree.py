@@ -40,7 +40,7 @@ class Tree:
             return None
         except OSError as error:
             raise Refusal(
-                f"cannot read {self.file(path)}: {error.strerror}", Exit.FOREIGN
+                f"cannot read {self.file(path)}: {error.strerror}", Exit.UNWRITABLE
             ) from None
 
     def link(self, path: str) -> Path | None:

@@ -1,0 +1,65 @@
+# PIN=<release> (default: patches/default), TREE=<folder with sglang/> or PYTHON=<interpreter>.
+PIN :=
+TREE :=
+PYTHON :=
+TO :=
+
+pin := $(if $(PIN),--pin $(PIN))
+where := $(if $(TREE),--tree $(TREE)) $(if $(PYTHON),--python $(PYTHON))
+overlay := scripts/overlay
+test_python := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help fetch plan apply unapply status verify lock lint check drift rebase doctor \
+	venv test test-gpu bench-gpu
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+fetch: ## fetch the pinned wheel and unpack it to build/sglang-<release>
+	@$(overlay) fetch $(pin)
+
+plan: $(if $(strip $(where)),,fetch) ## list what apply would write
+	@$(overlay) plan $(pin) $(where)
+
+apply: $(if $(strip $(where)),,fetch) ## apply the overlay, finish it, or upgrade it
+	@$(overlay) apply $(pin) $(where)
+
+unapply: ## give every file its pristine bytes back (WHEEL=<file>: from that wheel)
+	@$(overlay) unapply $(pin) $(where) $(if $(WHEEL),--from-wheel $(WHEEL))
+
+status: ## tell the state of the tree
+	@$(overlay) status $(pin) $(where)
+
+verify: $(if $(PYTHON),,venv) ## status, then every hook point
+	@$(overlay) verify $(pin) $(where)
+
+lock: ## write the pin's lock again
+	@$(overlay) lock $(pin)
+
+lint: ## check the form of the patches
+	@$(overlay) lint $(pin)
+
+check: ## lint, round trip, and the lock's difference
+	@$(overlay) check $(pin)
+
+drift: ## what a newer release would break (TO=<release or folder>)
+	@$(overlay) drift $(pin) $(if $(TO),--to $(TO))
+
+rebase: ## carry the pin to TO=<release or folder>
+	@$(overlay) rebase $(pin) --to $(TO)
+
+doctor: ## what is unusual about an installation
+	@scripts/diagnose doctor $(if $(PYTHON),--python $(PYTHON))
+
+venv:
+	@PYTHON=$(PYTHON) ci/venv.sh
+
+test: venv ## everything that needs no GPU
+	@$(test_python) -m pytest -m "not gpu"
+
+test-gpu: ## what needs a GPU, in the interpreter PYTHON= that has torch and flashinfer
+	@$(or $(PYTHON),python3) -m pytest -m gpu
+
+bench-gpu: ## serve the benchmark model with each backend in turn, and write JSON
+	@$(or $(PYTHON),python3) -m bench.serve

@@ -1,0 +1,142 @@
+"""From one state of a tree to another: what changes, checked against the lock, then written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlaytool import disk, fetch
+from overlaytool.diff import Mismatch
+from overlaytool.disk import Change
+from overlaytool.errors import Exit, Refusal
+from overlaytool.lock import ABSENT, Entry, Lock, digest
+from overlaytool.pin import Pin, backward, forward
+from overlaytool.state import APPLIED, PRISTINE, Found, Survey, survey
+from overlaytool.tree import Tree
+
+Source = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a verb would write, in order, and the states that it was made from."""
+
+    survey: Survey
+    changes: tuple[Change, ...]
+
+
+def plan_apply(pin: Pin, tree: Tree, lock: Lock) -> Plan:
+    """What `apply` would write: the overlay's files first, then the files that lead to them.
+
+    A file of an earlier revision starts again from the pinned wheel: its patches are not kept, and
+    those of this revision, reversed, cannot fit what others made.
+    """
+    seen = _refuse_foreign(tree, survey(tree, lock))
+    patches = pin.patches()
+    pristine = _wheel_source(pin, lock)
+    overlay = pin.overlay()
+
+    def wanted(found: Found) -> bytes | None:
+        entry = found.entry
+        if entry.patches or entry.applied == entry.pristine:
+            base = found.data if found.state == PRISTINE else _pristine(entry, pristine)
+            return forward(patches, entry.path, base)
+        file = overlay.get(entry.path)
+        return file.read_bytes() if file else None
+
+    todo = [f for f in seen.found if digest(f.data) != f.entry.applied]
+    todo.sort(key=lambda f: _order(f.entry, pin))
+    return Plan(seen, _changes(todo, wanted, lambda entry: entry.applied))
+
+
+def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) -> Plan:
+    """What `unapply` would write, in the reverse order of `apply`.
+
+    With a wheel, its bytes are put back at every path of the lock, whatever stands there.
+    """
+    seen = survey(tree, lock)
+    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, mend=True)
+    patches = pin.patches()
+    pristine = _wheel_source(pin, lock, wheel)
+
+    def wanted(found: Found) -> bytes | None:
+        if found.state == APPLIED and found.entry.patches and not wheel:
+            return backward(patches, found.entry.path, found.data)
+        return _pristine(found.entry, pristine)
+
+    todo = [f for f in seen.found if digest(f.data) != f.entry.pristine or f.link]
+    if seen.gutted and not wheel:
+        todo = [f for f in todo if f.entry.pristine == ABSENT]
+    todo.sort(key=lambda f: _order(f.entry, pin), reverse=True)
+    return Plan(seen, _changes(todo, wanted, lambda entry: entry.pristine))
+
+
+def write(tree: Tree, lock: Lock, plan: Plan) -> None:
+    """Write a plan, sweep what killed runs left, and check the result from disk."""
+    disk.clean(tree, [entry.path for entry in lock.entries])
+    disk.commit(tree, plan.changes)
+    disk.clean(tree, [entry.path for entry in lock.entries])
+    for change in plan.changes:
+        if tree.read(change.path) != change.new:
+            message = f"{change.path} does not hold what was written: is another program at it?"
+            raise Refusal(message, Exit.FOREIGN)
+
+
+def _refuse_foreign(tree: Tree, seen: Survey, mend: bool = False) -> Survey:
+    """Of a tree that sglang was uninstalled from, `mend` accepts that upstream's files are gone."""
+    if seen.gutted and not mend:
+        message = f"{tree.package} holds no sglang any more: unapply removes the overlay's rest"
+        raise Refusal(message, Exit.FOREIGN)
+    rows = [f for f in seen.foreign() if not (seen.gutted and f.entry.pristine != ABSENT)]
+    if rows:
+        remedy = "put them back, or `unapply --from-wheel FILE`; nothing was written"
+        listed = "\n".join(map(str, rows))
+        raise Refusal(f"{listed}\nforeign: {tree.package}: {remedy}", Exit.FOREIGN)
+    return seen
+
+
+def _refuse_linked_folders(tree: Tree, seen: Survey) -> None:
+    for found in seen.found:
+        if found.link and found.link != tree.file(found.entry.path):
+            message = f"{found.link} is a symbolic link: replace it by the folder that it points to"
+            raise Refusal(message, Exit.FOREIGN)
+
+
+def _changes(
+    todo: list[Found],
+    wanted: Callable[[Found], bytes | None],
+    target: Callable[[Entry], str],
+) -> tuple[Change, ...]:
+    changes = []
+    for found in todo:
+        try:
+            new = wanted(found)
+        except Mismatch as error:
+            raise Refusal(f"{error}: run `scripts/overlay lock`", Exit.FAILED) from None
+        if digest(new) != target(found.entry):
+            message = f"{found.entry.path} was changed after the lock was written"
+            raise Refusal(f"{message}: run `scripts/overlay lock`", Exit.FAILED)
+        changes.append(Change(found.entry.path, found.data, new))
+    return tuple(changes)
+
+
+def _wheel_source(pin: Pin, lock: Lock, wheel: Path | None = None) -> Source:
+    def read(path: str) -> bytes | None:
+        return fetch.member(wheel or fetch.wheel(pin, lock.version, lock.wheels), path)
+
+    return read
+
+
+def _pristine(entry: Entry, source: Source) -> bytes | None:
+    if entry.pristine == ABSENT:
+        return None
+    data = source(entry.path)
+    if digest(data) != entry.pristine:
+        message = f"the wheel's {entry.path} is not the pinned one: take the wheel of the pin"
+        raise Refusal(message, Exit.UNAVAILABLE)
+    return data
+
+
+def _order(entry: Entry, pin: Pin) -> tuple[int, str]:
+    names = pin.series()
+    ranks = [names.index(name) for name in entry.patches if name in names]
+    return (max(ranks, default=-1), entry.path)

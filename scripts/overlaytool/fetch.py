@@ -1,0 +1,121 @@
+"""The pinned wheel: found and fetched with pip, checked by hash, unpacked."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from overlaytool.errors import Exit, Refusal
+from overlaytool.lock import Lock
+from overlaytool.pin import Pin
+from overlaytool.tree import PACKAGE
+
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_34_aarch64")
+
+
+def wheel_hashes(release: str) -> dict[str, str]:
+    """sha256 of every wheel of a release that pip finds for `PYTHONS` and `PLATFORMS`, by name."""
+    found: dict[str, str] = {}
+    trouble, unreachable = "", False
+    for python in PYTHONS:
+        for platform in PLATFORMS:
+            run = _resolve(release, python, platform)
+            if run.returncode == 0:
+                found.update(_report(run.stdout))
+                continue
+            trouble = _last_line(run.stderr)
+            unreachable = unreachable or "Retrying" in run.stderr
+    if not found or unreachable:
+        message = f"pip finds no wheel of {PACKAGE} {release}: {trouble}"
+        raise Refusal(message, Exit.UNAVAILABLE)
+    return found
+
+
+def _resolve(release: str, python: str, platform: str) -> subprocess.CompletedProcess[str]:
+    options = ["--dry-run", "--report", "-", "--ignore-installed"]
+    options += ["--python-version", python, "--platform", platform, "--implementation", "cp"]
+    with tempfile.TemporaryDirectory() as target:
+        return _pip(["install", *options, "--target", target, f"{PACKAGE}=={release}"])
+
+
+def _report(text: str) -> dict[str, str]:
+    downloads = [row["download_info"] for row in json.loads(text)["install"]]
+    return {
+        Path(unquote(urlsplit(info["url"]).path)).name: info["archive_info"]["hashes"]["sha256"]
+        for info in downloads
+    }
+
+
+def wheel(pin: Pin, version: str, hashes: Mapping[str, str]) -> Path:
+    """A wheel with one of these hashes, from `build/wheels` or else fetched for this interpreter.
+
+    Raises `Refusal` (6) where pip has none, or one with another hash.
+    """
+    for name, sha256 in hashes.items():
+        file = pin.wheels / name
+        if file.is_file() and sha256_of(file) == sha256:
+            return file
+    pin.wheels.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=pin.wheels) as folder:
+        requirements = Path(folder) / "requirements.txt"
+        flags = " ".join(f"--hash=sha256:{sha256}" for sha256 in sorted(set(hashes.values())))
+        requirements.write_text(f"{PACKAGE}=={version} {flags}\n")
+        run = _pip(["download", "--require-hashes", "-r", str(requirements), "--dest", folder])
+        fetched = next(Path(folder).glob("*.whl"), None)
+        if run.returncode or not fetched:
+            message = f"pip could not fetch {PACKAGE} {version}: {_last_line(run.stderr)}"
+            raise Refusal(message, Exit.UNAVAILABLE)
+        return fetched.replace(pin.wheels / fetched.name)
+
+
+def _pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", arguments[0], *options, *arguments[1:]]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.startswith("ERROR")] or text.splitlines()
+    return lines[-1] if lines else "no message"
+
+
+def sha256_of(file: Path) -> str:
+    """sha256 of a file in hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def member(wheel_file: Path, path: str) -> bytes | None:
+    """Bytes of one member of a wheel, or `None` where it has no such member."""
+    try:
+        with zipfile.ZipFile(wheel_file) as archive:
+            return archive.read(path)
+    except KeyError:
+        return None
+    except (OSError, zipfile.BadZipFile) as error:
+        message = f"{wheel_file} is not a readable wheel: {error}"
+        raise Refusal(message, Exit.UNAVAILABLE) from None
+
+
+def members(wheel_file: Path) -> frozenset[str]:
+    """Names of all members of a wheel."""
+    with zipfile.ZipFile(wheel_file) as archive:
+        return frozenset(archive.namelist())
+
+
+def unpack(pin: Pin, lock: Lock) -> tuple[Path, bool]:
+    """The pin's tree in `build/`, and whether it was unpacked now; an existing one is kept."""
+    if pin.tree.is_dir():
+        return pin.tree, False
+    source = wheel(pin, lock.version, lock.wheels)
+    with tempfile.TemporaryDirectory(dir=pin.tree.parent) as folder:
+        with zipfile.ZipFile(source) as archive:
+            archive.extractall(Path(folder) / "tree")
+        (Path(folder) / "tree").replace(pin.tree)
+    return pin.tree, True

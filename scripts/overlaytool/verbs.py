@@ -1,0 +1,127 @@
+"""The verbs; each prints one line a file and a verdict line, and returns its exit code."""
+
+import argparse
+import difflib
+
+from overlaytool import apply, disk, fetch, relock, state, tree, verify
+from overlaytool.disk import Change
+from overlaytool.errors import Exit, Refusal
+from overlaytool.lint import lint as lint_pin
+from overlaytool.lock import SHORT, Lock, digest, dump
+from overlaytool.pin import Pin
+from overlaytool.tree import Tree
+
+
+def fetch_tree(pin: Pin, args: argparse.Namespace) -> int:
+    """Fetch and unpack the pinned wheel."""
+    folder, unpacked = fetch.unpack(pin, pin.lock())
+    print(f"{'fetched' if unpacked else 'already there'}: sglang {pin.release} in {folder}")
+    return Exit.OK
+
+
+def plan(pin: Pin, args: argparse.Namespace) -> int:
+    """What apply would do."""
+    where = _tree(pin, args)
+    todo = apply.plan_apply(pin, where, pin.lock())
+    _list(todo.changes)
+    print(f"plan: {where.package} is {todo.survey.state}; {_sum(todo.changes)} to write")
+    return Exit.OK
+
+
+def apply_overlay(pin: Pin, args: argparse.Namespace) -> int:
+    """Apply, finish, or upgrade."""
+    where, lock = _tree(pin, args), pin.lock()
+    with disk.exclusive(where):
+        todo = apply.plan_apply(pin, where, lock)
+        apply.write(where, lock, todo)
+    _list(todo.changes)
+    done = f"applied: {_sum(todo.changes)} written" if todo.changes else "already applied"
+    print(f"{done}: sglang {pin.release} at {where.package}")
+    return Exit.OK
+
+
+def unapply_overlay(pin: Pin, args: argparse.Namespace) -> int:
+    """Take the overlay off."""
+    where, lock = _tree(pin, args), pin.lock()
+    with disk.exclusive(where):
+        todo = apply.plan_unapply(pin, where, lock, args.from_wheel)
+        apply.write(where, lock, todo)
+    _list(todo.changes, overwritten=args.from_wheel is not None)
+    done = f"unapplied: {_sum(todo.changes)} put back" if todo.changes else "nothing to unapply"
+    print(f"{done}: sglang {pin.release} at {where.package}")
+    return Exit.OK
+
+
+def status(pin: Pin, args: argparse.Namespace) -> int:
+    """The state of the tree."""
+    return _status(pin, _tree(pin, args), pin.lock())
+
+
+def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
+    """Status, then the hook points."""
+    where = _tree(pin, args)
+    code = _status(pin, where, pin.lock())
+    return code or verify.hook_points(pin, where, args.python)
+
+
+def lock(pin: Pin, args: argparse.Namespace) -> int:
+    """Write the lock again."""
+    changed = relock.write(pin)
+    print(f"{'written' if changed else 'no difference'}: {pin.lock_file}")
+    return Exit.OK
+
+
+def lint(pin: Pin, args: argparse.Namespace) -> int:
+    """Faults in the patch files."""
+    faults = lint_pin(pin)
+    print(*faults, f"lint: {len(faults)} faults in {len(pin.series())} patches", sep="\n")
+    return Exit.FAILED if faults else Exit.OK
+
+
+def check(pin: Pin, args: argparse.Namespace) -> int:
+    """Lint; then the lock against what it is made from, with the round trip of every patch."""
+    code = lint(pin, args)
+    text = pin.lock_file.read_text() if pin.lock_file.exists() else ""
+    fresh = dump(relock.make(pin))
+    names = (f"{pin.lock_file.name} (on disk)", f"{pin.lock_file.name} (as it should be)")
+    lines = difflib.unified_diff(text.splitlines(), fresh.splitlines(), *names, n=1, lineterm="")
+    print(*lines, sep="\n", end="\n" if text != fresh else "")
+    print(f"check: the lock of {pin.release} is {'sound' if text == fresh else 'stale: run lock'}")
+    return code if text == fresh else Exit.FAILED
+
+
+def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
+    if args.tree:
+        return tree.at(args.tree)
+    if args.python:
+        return tree.of_interpreter(args.python)
+    if not pin.tree.is_dir():
+        message = f"there is no {pin.tree}: run fetch, or name a tree with --tree or --python"
+        raise Refusal(message, Exit.USAGE)
+    return tree.at(pin.tree)
+
+
+def _status(pin: Pin, where: Tree, lock: Lock) -> int:
+    seen = state.survey(where, lock)
+    print(*seen.found, sep="\n")
+    hints = {
+        state.PARTIAL: "; apply or unapply finishes it",
+        state.EARLIER: " revision of the overlay; apply upgrades it",
+        state.FOREIGN: "; `unapply --from-wheel FILE` puts the pinned bytes back",
+    }
+    hint = "; sglang was uninstalled, unapply removes the rest" if seen.gutted else None
+    print(
+        f"{seen.state}{hint or hints.get(seen.state, '')}: sglang {pin.release} at {where.package}"
+    )
+    return seen.code
+
+
+def _list(changes: tuple[Change, ...], overwritten: bool = False) -> None:
+    for change in changes:
+        word = "add" if change.old is None else "remove" if change.new is None else "change"
+        held = f"  held {digest(change.old)[:SHORT]}" if overwritten else ""
+        print(f"{word:<9}  {change.path}{held}")
+
+
+def _sum(changes: tuple[Change, ...]) -> str:
+    return f"{len(changes)} file{'' if len(changes) == 1 else 's'}"

@@ -1,0 +1,287 @@
+"""Apply and unapply on a small tree: every state, and nothing written where they refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tool import toy as toys
+from tests.tool.conftest import Overlay
+from tests.tool.toy import BACKEND, CHOICES, REGISTRY, SUPPORT, Toy, snapshot
+
+
+def test_apply_then_unapply_gives_every_byte_and_mode_back(toy: Toy, overlay: Overlay) -> None:
+    toy.file(CHOICES).chmod(0o640)
+    before = snapshot(toy.tree)
+    applied = overlay("apply", "--tree", toy.tree)
+    assert applied.code == 0
+    assert applied.out.splitlines()[-1].startswith("applied: 4 files written: sglang 1.2.3")
+    assert toy.file(REGISTRY).read_text().endswith("register('compact')\n")
+    assert toy.file(CHOICES).stat().st_mode & 0o777 == 0o640
+    assert toy.file(BACKEND).read_text() == toys.OVERLAY[BACKEND]
+    assert overlay("unapply", "--tree", toy.tree).code == 0
+    assert snapshot(toy.tree) == before
+
+
+def test_apply_and_unapply_twice_do_nothing_the_second_time(toy: Toy, overlay: Overlay) -> None:
+    for verb, said in (("apply", "already applied"), ("unapply", "nothing to unapply")):
+        assert overlay(verb, "--tree", toy.tree).code == 0
+        before = {f: f.stat().st_mtime_ns for f in toy.tree.rglob("*")}
+        again = overlay(verb, "--tree", toy.tree)
+        assert again.code == 0
+        assert again.out.startswith(said)
+        assert {f: f.stat().st_mtime_ns for f in toy.tree.rglob("*")} == before
+
+
+def test_overlay_files_are_written_before_those_that_import_them(
+    toy: Toy, overlay: Overlay
+) -> None:
+    lines = overlay("plan", "--tree", toy.tree).out.splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == [BACKEND, SUPPORT, CHOICES, REGISTRY]
+
+
+def test_plan_writes_nothing_and_lists_what_apply_lists(toy: Toy, overlay: Overlay) -> None:
+    before = snapshot(toy.tree)
+    planned = overlay("plan", "--tree", toy.tree)
+    assert planned.code == 0
+    assert snapshot(toy.tree) == before
+    applied = overlay("apply", "--tree", toy.tree)
+    assert planned.out.splitlines()[:-1] == applied.out.splitlines()[:-1]
+
+
+def test_status_says_which_state(toy: Toy, overlay: Overlay) -> None:
+    pristine = overlay("status", "--tree", toy.tree)
+    assert (pristine.code, pristine.out.splitlines()[-1].split(":")[0]) == (0, "pristine")
+    overlay("apply", "--tree", toy.tree)
+    applied = overlay("status", "--tree", toy.tree)
+    assert (applied.code, applied.out.splitlines()[-1].split(":")[0]) == (0, "applied")
+    assert len(applied.out.splitlines()) == 5
+
+
+@pytest.mark.parametrize("verb", ["apply", "unapply"])
+def test_a_reinstall_over_an_applied_tree_is_partial_and_either_verb_finishes(
+    toy: Toy, overlay: Overlay, verb: str
+) -> None:
+    pristine = snapshot(toy.tree)
+    overlay("apply", "--tree", toy.tree)
+    applied = snapshot(toy.tree)
+    toys.write_files(toy.tree, toys.UPSTREAM)
+    status = overlay("status", "--tree", toy.tree)
+    assert status.code == 3
+    assert "partial; apply or unapply finishes it" in status.out
+    assert overlay(verb, "--tree", toy.tree).code == 0
+    assert snapshot(toy.tree) == (applied if verb == "apply" else pristine)
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply", "unapply"])
+@pytest.mark.parametrize("first", ["apply", "unapply"])
+def test_a_hand_edited_file_is_named_and_nothing_is_written(
+    toy: Toy, overlay: Overlay, verb: str, first: str
+) -> None:
+    overlay(first, "--tree", toy.tree)
+    with toy.file(REGISTRY).open("a") as file:
+        file.write("# edited\n")
+    before = snapshot(toy.tree)
+    refused = overlay(verb, "--tree", toy.tree)
+    assert refused.code == 4
+    assert REGISTRY in refused.err
+    assert CHOICES not in refused.err
+    assert "--from-wheel" in refused.err
+    assert snapshot(toy.tree) == before
+    status = overlay("status", "--tree", toy.tree)
+    assert status.code == 4
+    row = next(line for line in status.out.splitlines() if REGISTRY in line)
+    assert all(word in row for word in ("foreign", "found ", "pristine ", "applied "))
+
+
+def test_unapply_from_wheel_mends_a_foreign_tree_and_says_what_it_overwrote(
+    toy: Toy, overlay: Overlay
+) -> None:
+    before = snapshot(toy.tree)
+    overlay("apply", "--tree", toy.tree)
+    toy.file(REGISTRY).write_text("edited\n")
+    toy.file(BACKEND).write_text("edited too\n")
+    toy.file(CHOICES).unlink()
+    mended = overlay("unapply", "--tree", toy.tree, "--from-wheel", toy.wheel)
+    assert mended.code == 0
+    assert f"change     {REGISTRY}  held " in mended.out
+    assert f"remove     {BACKEND}  held " in mended.out
+    assert snapshot(toy.tree) == before
+
+
+def test_unapply_from_wheel_refuses_another_wheel(
+    toy: Toy, overlay: Overlay, tmp_path: Path
+) -> None:
+    other = toys.make_wheel(tmp_path, "1.2.4", {**toys.UPSTREAM, REGISTRY: "other\n"})
+    overlay("apply", "--tree", toy.tree)
+    before = snapshot(toy.tree)
+    for wheel in (other, tmp_path / "missing.whl"):
+        refused = overlay("unapply", "--tree", toy.tree, "--from-wheel", wheel)
+        assert refused.code == 6
+        assert snapshot(toy.tree) == before
+
+
+def test_another_version_is_refused_whatever_the_files_hold(toy: Toy, overlay: Overlay) -> None:
+    toy.file("sglang/_version.py").write_text("__version__ = version = '1.2.2'\n")
+    before = snapshot(toy.tree)
+    for verb in ("status", "plan", "apply", "unapply"):
+        refused = overlay(verb, "--tree", toy.tree)
+        assert refused.code == 5
+        assert "1.2.2" in refused.err
+        assert "1.2.3" in refused.err
+    wheel = ("--from-wheel", toy.wheel)
+    assert overlay("unapply", "--tree", toy.tree, *wheel).code == 5
+    assert snapshot(toy.tree) == before
+
+
+def test_a_local_version_is_the_same_version(toy: Toy, overlay: Overlay) -> None:
+    toy.file("sglang/_version.py").write_text("__version__ = version = '1.2.3+cu130'\n")
+    assert overlay("apply", "--tree", toy.tree).code == 0
+
+
+def test_a_checkout_that_states_no_version_is_judged_by_content(
+    toy: Toy, overlay: Overlay, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    toys.write_files(checkout / "python", toys.UPSTREAM)
+    (checkout / "python/sglang/_version.py").unlink()
+    subprocess.run(["rm", "-r", str(checkout / "python/sglang-1.2.3.dist-info")], check=True)
+    before = snapshot(checkout)
+    assert overlay("apply", "--tree", checkout).code == 0
+    assert (checkout / "python" / BACKEND).exists()
+    assert overlay("unapply", "--tree", checkout).code == 0
+    assert snapshot(checkout) == before
+    (checkout / "python" / CHOICES).write_text("other\n")
+    assert overlay("status", "--tree", checkout).code == 4
+
+
+def test_uv_hard_links_keep_their_bytes(toy: Toy, overlay: Overlay, tmp_path: Path) -> None:
+    cache = tmp_path / "cache.py"
+    os.link(toy.file(REGISTRY), cache)
+    overlay("apply", "--tree", toy.tree)
+    assert cache.read_text() == toys.UPSTREAM[REGISTRY]
+    os.link(toy.file(CHOICES), tmp_path / "applied.py")
+    applied = toy.file(CHOICES).read_text()
+    overlay("unapply", "--tree", toy.tree)
+    assert (tmp_path / "applied.py").read_text() == applied
+
+
+def test_a_symlinked_package_is_changed_where_it_lies(
+    toy: Toy, overlay: Overlay, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sglang").symlink_to(toy.tree / "sglang")
+    before = snapshot(toy.tree)
+    applied = overlay("apply", "--tree", tmp_path / "site")
+    assert applied.code == 0
+    assert str(toy.tree / "sglang") in applied.out
+    assert (tmp_path / "site/sglang").is_symlink()
+    overlay("unapply", "--tree", tmp_path / "site")
+    assert snapshot(toy.tree) == before
+
+
+def test_links_inside_the_package_are_never_followed(
+    toy: Toy, overlay: Overlay, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere.py"
+    toy.file(CHOICES).rename(elsewhere)
+    toy.file(CHOICES).symlink_to(elsewhere)
+    refused = overlay("apply", "--tree", toy.tree)
+    assert refused.code == 4
+    assert "symbolic link" in refused.err
+    assert elsewhere.read_text() == toys.UPSTREAM[CHOICES]
+    wheel = ("--from-wheel", toy.wheel)
+    assert overlay("unapply", "--tree", toy.tree, *wheel).code == 0
+    assert not toy.file(CHOICES).is_symlink()
+    toy.file("sglang/srt").rename(tmp_path / "srt")
+    toy.file("sglang/srt").symlink_to(tmp_path / "srt")
+    assert overlay("apply", "--tree", toy.tree).code == 4
+    assert overlay("unapply", "--tree", toy.tree, *wheel).code == 4
+
+
+@pytest.mark.parametrize("mode", ["checked-hash", "unchecked-hash", "timestamp"])
+def test_bytecode_of_the_old_source_is_never_run(toy: Toy, overlay: Overlay, mode: str) -> None:
+    run = [sys.executable, "-c", "from sglang.srt import registry as r; print(len(r.BACKENDS))"]
+    compile_all = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", mode]
+
+    def backends() -> str:
+        return subprocess.check_output(run, cwd=toy.tree, text=True).strip()
+
+    for verb, count in (("apply", "1"), ("unapply", "0")):
+        subprocess.run([*compile_all, str(toy.tree)], check=True)
+        overlay(verb, "--tree", toy.tree)
+        assert backends() == count
+    assert not toy.file(BACKEND).parent.exists()
+
+
+def test_a_nested_git_repository_changes_nothing(toy: Toy, overlay: Overlay) -> None:
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-C", str(toy.tree.parent)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (toy.tree.parent / ".gitignore").write_text("*\n")
+    subprocess.run([*git, "config", "apply.whitespace", "fix"], check=True)
+    subprocess.run([*git, "config", "core.autocrlf", "true"], check=True)
+    assert overlay("apply", "--tree", toy.tree).code == 0
+    assert overlay("status", "--tree", toy.tree).out.splitlines()[-1].startswith("applied")
+
+
+def test_a_crlf_target_is_foreign(toy: Toy, overlay: Overlay) -> None:
+    text = toys.UPSTREAM[CHOICES].replace("\n", "\r\n")
+    toy.file(CHOICES).write_bytes(text.encode())
+    assert overlay("apply", "--tree", toy.tree).code == 4
+    assert toy.file(CHOICES).read_bytes() == text.encode()
+
+
+def test_unapply_removes_what_an_uninstall_left(toy: Toy, overlay: Overlay) -> None:
+    overlay("apply", "--tree", toy.tree)
+    for path in toys.UPSTREAM:
+        toy.file(path).unlink()
+    status = overlay("status", "--tree", toy.tree)
+    assert status.code == 4
+    assert "uninstalled" in status.out
+    assert overlay("apply", "--tree", toy.tree).code == 4
+    assert overlay("unapply", "--tree", toy.tree).code == 0
+    assert not (toy.tree / "sglang").exists()
+
+
+def test_files_of_others_in_our_folder_are_kept(toy: Toy, overlay: Overlay) -> None:
+    overlay("apply", "--tree", toy.tree)
+    notes = toy.file(BACKEND).with_name("notes.txt")
+    notes.write_text("mine\n")
+    assert overlay("unapply", "--tree", toy.tree).code == 0
+    assert [file.name for file in notes.parent.iterdir()] == ["notes.txt"]
+
+
+def test_an_earlier_revision_is_upgraded_and_taken_off(toy: Toy, overlay: Overlay) -> None:
+    pristine = snapshot(toy.tree)
+    overlay("apply", "--tree", toy.tree)
+    toy.overlay(SUPPORT, "NAME = 'newer'\n")
+    toy.overlay("sglang/srt/compact/added.py", "")
+    (toy.repository / "overlay" / BACKEND).unlink()
+    toy.patch("registry.patch", toys.REGISTRY_PATCH.replace("'compact'", "'newer'"))
+    toy.series("registry.patch")
+    assert overlay("lock").code == 0
+    earlier = snapshot(toy.tree)
+    status = overlay("status", "--tree", toy.tree)
+    assert (status.code, "apply upgrades it" in status.out) == (3, True)
+    assert overlay("apply", "--tree", toy.tree).code == 0
+    assert toy.file(REGISTRY).read_text().endswith("register('newer')\n")
+    assert toy.file(CHOICES).read_text() == toys.UPSTREAM[CHOICES]
+    assert not toy.file(BACKEND).exists()
+    assert overlay("status", "--tree", toy.tree).out.splitlines()[-1].startswith("applied:")
+    toy.file(REGISTRY).write_text(toys.UPSTREAM[REGISTRY] + "\n\nregister('compact')\n")
+    assert overlay("unapply", "--tree", toy.tree).code == 0
+    assert snapshot(toy.tree) == pristine
+    assert earlier != pristine
+
+
+def test_a_changed_patch_is_not_applied_until_it_is_locked(toy: Toy, overlay: Overlay) -> None:
+    toy.patch("registry.patch", toys.REGISTRY_PATCH.replace("'compact'", "'other'"))
+    before = snapshot(toy.tree)
+    refused = overlay("apply", "--tree", toy.tree)
+    assert refused.code == 1
+    assert "lock" in refused.err
+    assert snapshot(toy.tree) == before
