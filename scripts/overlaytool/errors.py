@@ -15,6 +15,10 @@ class Exit(IntEnum):
     UNAVAILABLE = 6
     BUSY = 7
     UNWRITABLE = 8
+    REFRESH = 10
+    CONFLICT = 20
+    CONTRACT = 30
+    UNTRIED = 40
 
 
 EXIT_HELP = {
@@ -27,6 +31,10 @@ EXIT_HELP = {
     Exit.UNAVAILABLE: "the wheel could not be had, or the tree could not be imported",
     Exit.BUSY: "another process is changing the tree",
     Exit.UNWRITABLE: "the tree cannot be read or written; nothing was changed",
+    Exit.REFRESH: "refresh: a patch moved, merged or is upstream, or upstream mended its fault",
+    Exit.CONFLICT: "a patch conflicts, fits in several places, or its target is gone",
+    Exit.CONTRACT: "the contract is broken: upstream changed what the overlay leans on",
+    Exit.UNTRIED: "could not be tried; never to be read as clean",
 }
 
 

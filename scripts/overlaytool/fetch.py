@@ -29,7 +29,7 @@ def wheel_hashes(release: str) -> dict[str, str]:
             if run.returncode == 0:
                 found.update(_report(run.stdout))
                 continue
-            trouble = _last_line(run.stderr)
+            trouble = last_line(run.stderr)
             unreachable = unreachable or "Retrying" in run.stderr
     if not found or unreachable:
         message = f"pip finds no wheel of {PACKAGE} {release}: {trouble}"
@@ -41,7 +41,7 @@ def _resolve(release: str, python: str, platform: str) -> subprocess.CompletedPr
     options = ["--dry-run", "--report", "-", "--ignore-installed"]
     options += ["--python-version", python, "--platform", platform, "--implementation", "cp"]
     with tempfile.TemporaryDirectory() as target:
-        return _pip(["install", *options, "--target", target, f"{PACKAGE}=={release}"])
+        return pip(["install", *options, "--target", target, f"{PACKAGE}=={release}"])
 
 
 def _report(text: str) -> dict[str, str]:
@@ -66,21 +66,23 @@ def wheel(pin: Pin, version: str, hashes: Mapping[str, str]) -> Path:
         requirements = Path(folder) / "requirements.txt"
         flags = " ".join(f"--hash=sha256:{sha256}" for sha256 in sorted(set(hashes.values())))
         requirements.write_text(f"{PACKAGE}=={version} {flags}\n")
-        run = _pip(["download", "--require-hashes", "-r", str(requirements), "--dest", folder])
+        run = pip(["download", "--require-hashes", "-r", str(requirements), "--dest", folder])
         fetched = next(Path(folder).glob("*.whl"), None)
         if run.returncode or not fetched:
-            message = f"pip could not fetch {PACKAGE} {version}: {_last_line(run.stderr)}"
+            message = f"pip could not fetch {PACKAGE} {version}: {last_line(run.stderr)}"
             raise Refusal(message, Exit.UNAVAILABLE)
         return fetched.replace(pin.wheels / fetched.name)
 
 
-def _pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+def pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run pip of this interpreter on wheels alone, without their requirements."""
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", arguments[0], *options, *arguments[1:]]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The line of pip's stderr that says what went wrong."""
     lines = [line for line in text.splitlines() if line.startswith("ERROR")] or text.splitlines()
     return lines[-1] if lines else "no message"
 
