@@ -1,0 +1,104 @@
+"""The JSON file of a run: one record a setup and load, written at once, so that runs resume."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.setups import Point
+
+KEPT_TOKENS = 32  # of each request, for comparisons; the rest would only fill the file
+
+
+@dataclass
+class Results:
+    """Records of one run and what they were measured on.
+
+    Attributes:
+        path: the JSON file.
+        about: model, pool and task; a resumed run must agree with it.
+        records: figures as `record` makes them.
+    """
+
+    path: Path
+    about: dict[str, Any]
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """Read a file; ValueError with one sentence if it is not one of ours."""
+        try:
+            content = json.loads(path.read_text())
+            return cls(path, content["about"], content["records"])
+        except (OSError, ValueError, KeyError, TypeError) as failure:
+            raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
+
+    def save(self) -> None:
+        """Write the whole file, so that a reader or a killed run never sees half of it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(".new")
+        content = {"about": self.about, "records": self.records}
+        beside.write_text(json.dumps(content, indent=1) + "\n")
+        beside.replace(self.path)
+
+    def find(self, setup: str, point: Point) -> dict[str, Any] | None:
+        wanted = (setup, str(point))
+        return next((r for r in self.records if (r["setup"], r["point"]) == wanted), None)
+
+    def points(self) -> list[Point]:
+        return sorted({Point.parse(record["point"]) for record in self.records})
+
+    def setups(self) -> list[str]:
+        return list(dict.fromkeys(record["setup"] for record in self.records))
+
+
+def record(
+    setup: str,
+    point: Point,
+    description: dict[str, Any],
+    measured: list[dict[str, Any]],
+    answers: list[list[int]] | None,
+) -> dict[str, Any]:
+    """The record of one setup at one load.
+
+    Args:
+        setup, point: what was measured.
+        description: of the engine, from the worker.
+        measured: one entry a repeat, from the worker; all must have given the same tokens.
+        answers: the right tokens of each request, where they are known.
+    """
+    outputs = [run["output"] for run in measured]
+    tpot = [run["tpot_ms"] for run in measured]
+    ttft = [max(run["ttft_ms"]) for run in measured]
+    return {
+        "setup": setup,
+        "point": str(point),
+        **description,
+        "tokens": len(outputs[0][0]),
+        "tpot_ms": statistics.median(tpot),
+        "tpot_ms_all": [round(value, 4) for value in tpot],
+        "ttft_ms": statistics.median(ttft),
+        "ttft_ms_all": [round(value, 3) for value in ttft],
+        "repeatable": all(output == outputs[0] for output in outputs),
+        "right_requests": _count_right(outputs[0], answers),
+        "output": [tokens[:KEPT_TOKENS] for tokens in outputs[0]],
+    }
+
+
+def _count_right(output: list[list[int]], answers: list[list[int]] | None) -> int | None:
+    if answers is None:
+        return None
+    return sum(got == right for got, right in zip(output, answers, strict=True))
+
+
+def first_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int] | None:
+    """(request, place) of the first token, by place, in which two records differ."""
+    places = min(len(tokens) for record in (one, other) for tokens in record["output"])
+    for place in range(places):
+        for request, (a, b) in enumerate(zip(one["output"], other["output"], strict=True)):
+            if a[place] != b[place]:
+                return request, place
+    return None

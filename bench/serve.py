@@ -1,0 +1,115 @@
+"""Serve a model with several back ends in turn; record TPOT, TTFT and the greedy tokens.
+
+  python -m bench.serve run --model DIR --out FILE     measure (adds to FILE what it lacks)
+  python -m bench.serve compare FILE                   tokens and TPOT against the first setup
+
+Each setup gets an engine in a process of its own. A record is written as soon as it is measured, so
+the same command continues a run that was stopped.
+
+exit status: 0 done; 1 an engine failed, or `compare` found tokens that should be equal and are not,
+or a wrong row that went unseen; 2 usage; 130 interrupted (no process is left running).
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from bench.compare import compare
+from bench.lookup import read_task
+from bench.results import Results
+from bench.runner import Plan, WorkerFailed, run
+from bench.setups import SETUPS, Point
+
+DEFAULT_POINTS = ("1x100", "1x8192", "16x8192", "64x2048")
+DEFAULT_POOL = 495_552
+
+
+def main(arguments: list[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the engines then, too
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.verb == "compare":
+            return compare(Results.load(chosen.file), chosen.against)
+        results = _results(chosen)
+        run(_plan(chosen), results)
+        return compare(results, chosen.setups[0])
+    except ValueError as problem:
+        parser.error(str(problem))
+    except WorkerFailed as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: finished records are kept, the same command continues", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measure = verbs.add_parser("run", help="measure")
+    measure.add_argument("--model", type=Path, required=True, help="checkpoint folder")
+    measure.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    measure.add_argument("--setups", nargs="+", default=["stock", "compact"], choices=list(SETUPS))
+    measure.add_argument("--points", nargs="+", default=list(DEFAULT_POINTS), help="BATCHxCONTEXT")
+    measure.add_argument("--repeats", type=int, default=5)
+    measure.add_argument("--tokens", type=int, default=32, help="tokens to generate")
+    measure.add_argument(
+        "--pool", type=int, default=DEFAULT_POOL, help="KV tokens; 0: all that fit"
+    )
+    measure.add_argument("--fraction", type=float, default=0.85, help="of free device memory")
+    measure.add_argument(
+        "--interleave",
+        action="store_true",
+        help="start all engines at once and measure them by turns, for ratios (needs the memory)",
+    )
+    against = verbs.add_parser("compare", help="compare the setups of a file")
+    against.add_argument("file", type=Path)
+    against.add_argument("--against", default="stock", help="the setup to compare with")
+    return parser
+
+
+def _plan(chosen: argparse.Namespace) -> Plan:
+    if not (chosen.model / "config.json").exists():
+        raise ValueError(f"{chosen.model} has no config.json: make it with python -m bench.model.")
+    if chosen.tokens < 2 or chosen.repeats < 1:
+        raise ValueError("--tokens must be 2 or more and --repeats 1 or more.")
+    return Plan(
+        model=chosen.model,
+        setups=[SETUPS[name] for name in chosen.setups],
+        points=[Point.parse(text) for text in chosen.points],
+        repeats=chosen.repeats,
+        tokens=chosen.tokens,
+        pool=chosen.pool or None,
+        fraction=chosen.fraction,
+        interleave=chosen.interleave,
+    )
+
+
+def _results(chosen: argparse.Namespace) -> Results:
+    task = read_task(chosen.model)
+    about = {
+        "model": chosen.model.name,
+        "layers": task.layers if task else None,
+        "pool": chosen.pool or None,
+        "tokens": chosen.tokens,
+        "repeats": chosen.repeats,
+        "interleaved": chosen.interleave,
+    }
+    if not chosen.out.exists():
+        return Results(chosen.out, about)
+    results = Results.load(chosen.out)
+    if results.about != about:
+        raise ValueError(f"{chosen.out} holds another run ({results.about}): name another file.")
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What is served: back ends with their KV dtype, and loads of batch times context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+COMPACT = "flashinfer_mla_compact"
+WRONG_ROW_VARIABLE = "BENCH_WRONG_ROW_LAYER"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to serve.
+
+    Attributes:
+        name: what results call it.
+        options: `sglang.Engine` arguments beyond the common ones.
+        environment: variables set for the engine's processes.
+        wrong_row: read one row of one layer wrongly on purpose; the tokens must then differ.
+    """
+
+    name: str
+    options: dict[str, object]
+    environment: dict[str, str] = field(default_factory=dict)
+    wrong_row: bool = False
+
+
+def _compact(name: str, strategy: str, wrong_row: bool = False) -> Setup:
+    options: dict[str, object] = {"attention_backend": COMPACT, "kv_cache_dtype": "fp8_e4m3"}
+    return Setup(name, options, {"SGLANG_MLA_COMPACT_STRATEGY": strategy}, wrong_row)
+
+
+SETUPS = {
+    setup.name: setup
+    for setup in (
+        Setup("stock", {"attention_backend": "flashinfer", "kv_cache_dtype": "fp8_e4m3"}),
+        _compact("compact", "auto"),
+        _compact("compact-gather", "gather"),
+        _compact("compact-direct", "direct"),
+        _compact("wrong-row", "auto", wrong_row=True),
+        Setup("bf16", {"attention_backend": "flashinfer", "kv_cache_dtype": "bfloat16"}),
+        Setup(
+            "flashmla",
+            {"attention_backend": "flashmla", "kv_cache_dtype": "fp8_e4m3", "page_size": 64},
+        ),
+        Setup("triton", {"attention_backend": "triton", "kv_cache_dtype": "fp8_e4m3"}),
+    )
+}
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """A load: `batch` requests that start together, each with `context` prompt tokens."""
+
+    batch: int
+    context: int
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """Read "16x8192"; ValueError with one sentence for anything else."""
+        batch, _, context = text.partition("x")
+        if not (batch.isdecimal() and context.isdecimal() and int(batch) and int(context)):
+            raise ValueError(f"{text!r} is not a load: write BATCHxCONTEXT, such as 16x8192.")
+        return cls(int(batch), int(context))
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.context}"
+
+
+def engine_options(
+    setup: Setup, model: str, pool: int | None, fraction: float
+) -> dict[str, object]:
+    """All `sglang.Engine` arguments for a setup.
+
+    Args:
+        setup: what to serve.
+        model: checkpoint folder.
+        pool: KV pool in tokens; None lets sglang fill the memory.
+        fraction: share of the free device memory for weights and pool.
+    """
+    return {
+        "model_path": model,
+        "skip_tokenizer_init": True,
+        "grammar_backend": "none",
+        "disable_radix_cache": True,
+        "disable_prefill_cuda_graph": True,
+        "cuda_graph_bs_decode": [1, 16, 64],
+        "max_running_requests": 64,
+        "chunked_prefill_size": 8192,
+        "mem_fraction_static": fraction,
+        "max_total_tokens": pool,
+        "random_seed": 0,
+        "log_level": "info",
+        **setup.options,
+    }

@@ -1,0 +1,48 @@
+"""A stand-in for `sglang.Engine`: answers lookup prompts at once, with no model and no device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.lookup import answer, read_task
+
+
+class Engine:
+    run_scheduler_process_func = staticmethod(print)
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        if os.environ.get("FAKE_FAILS") == options["attention_backend"]:
+            raise RuntimeError("no kernel for this device")
+        # Like the scheduler: a process that outlives a worker which is killed alone.
+        self.scheduler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        if folder := os.environ.get("FAKE_PIDS"):
+            Path(folder, str(self.scheduler.pid)).write_text(str(os.getpid()))
+
+    def get_server_info(self) -> dict[str, Any]:
+        return {**self.options, "max_total_num_tokens": self.options["max_total_tokens"] or 4096}
+
+    def generate(
+        self, input_ids: list[list[int]], sampling_params: dict[str, Any], stream: bool
+    ) -> Iterator[dict[str, Any]]:
+        if os.environ.get("FAKE_HANGS"):
+            self.scheduler.wait()
+        task = read_task(Path(self.options["model_path"]))
+        assert task and stream
+        wrong = self.run_scheduler_process_func is not print
+        for reason in (None, "length"):
+            for index, prompt in enumerate(input_ids):
+                tokens = answer(task, prompt[-1], sampling_params["max_new_tokens"])
+                if wrong and index == 0:
+                    tokens[1] = 0
+                meta = {"finish_reason": reason}
+                yield {"index": index, "output_ids": tokens, "meta_info": meta}
+
+    def shutdown(self) -> None:
+        self.scheduler.kill()
+        self.scheduler.wait()

@@ -1,0 +1,144 @@
+"""`bench.serve` with a stand-in engine: records, resuming, failures, interruption, comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bench.lookup import Task
+
+ROOT = Path(__file__).parents[2]
+FAKE = Path(__file__).parent / "fake"
+TASK = Task(layers=5, vocabulary=97 * 80, probe_layer=2)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"vocab_size": TASK.vocabulary}))
+    (folder / "lookup.json").write_text(json.dumps(asdict(TASK)))
+    return folder
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "bench.serve", *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", **more}
+
+
+def serve(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), env=environment(**more), cwd=ROOT, text=True, capture_output=True
+    )
+
+
+def options(model: Path, *setups: str) -> list[object]:
+    small = ["--points", "1x100", "2x120", "--repeats", 2, "--tokens", 4]
+    return ["run", "--model", model, "--out", model / "out.json", "--setups", *setups, *small]
+
+
+def records(model: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads((model / "out.json").read_text())["records"]
+    return found
+
+
+@pytest.mark.parametrize("order", [[], ["--interleave"]])
+def test_right_tokens_are_equal_and_a_wrong_row_is_seen(model: Path, order: list[str]) -> None:
+    done = serve(*options(model, "stock", "compact", "wrong-row"), *order)
+    assert done.returncode == 0, done.stderr
+    assert len(records(model)) == 6
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[-1] for row in rows if row[1] == "compact"] == ["equal", "equal"]
+    assert [row[-2:] for row in rows if row[1] == "wrong-row"] == [["token", "1"]] * 2
+    assert [r["right_requests"] for r in records(model) if r["setup"] == "stock"] == [1, 2]
+
+
+def test_a_stopped_run_continues_with_what_it_lacks(model: Path) -> None:
+    serve(*options(model, "stock", "compact"))
+    content = json.loads((model / "out.json").read_text())
+    kept = content["records"].pop(0)
+    content["records"][0]["tpot_ms"] = 123.0
+    (model / "out.json").write_text(json.dumps(content))
+    done = serve(*options(model, "stock", "compact"))
+    assert "compact" not in done.stderr
+    assert 123.0 in [record["tpot_ms"] for record in records(model)]
+    assert (kept["setup"], kept["point"]) in [(r["setup"], r["point"]) for r in records(model)]
+
+
+def test_results_of_other_options_are_not_mixed(model: Path) -> None:
+    serve(*options(model, "stock"))
+    before = (model / "out.json").read_text()
+    done = serve(*options(model, "stock"), "--pool", 1000)
+    assert done.returncode == 2
+    assert "holds another run" in done.stderr
+    assert (model / "out.json").read_text() == before
+
+
+def test_an_engine_that_fails_is_named_with_its_log(model: Path) -> None:
+    done = serve(*options(model, "stock", "triton"), FAKE_FAILS="triton")
+    assert done.returncode == 1
+    assert "triton: RuntimeError: no kernel for this device" in done.stderr
+    assert "RuntimeError" in (model / "logs" / "triton.log").read_text()
+    assert [record["setup"] for record in records(model)] == ["stock", "stock"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_leaves_no_process(model: Path, number: signal.Signals) -> None:
+    pids = model / "pids"
+    pids.mkdir()
+    variables = environment(FAKE_HANGS="1", FAKE_PIDS=str(pids))
+    running = subprocess.Popen(command(*options(model, "stock")), env=variables, cwd=ROOT)
+    while not (found := list(pids.glob("*"))):
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(number)
+    assert running.wait(30) == 130
+    for process in (found[0].name, found[0].read_text()):
+        assert not Path("/proc", process).exists() or "zombie" in status(process)
+
+
+def status(process: str) -> str:
+    return Path("/proc", process, "status").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "--model", "nowhere", "--out", "x.json"], "has no config.json"),
+        (["run", "--model", "{model}", "--out", "x.json", "--points", "8192"], "BATCHxCONTEXT"),
+        (["run", "--model", "{model}", "--out", "x.json", "--tokens", "1"], "must be 2 or more"),
+        (["run", "--model", "{model}", "--out", "{model}/config.json"], "can't be read as results"),
+        (["compare", "nowhere.json"], "can't be read as results"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(
+    model: Path, arguments: list[str], sentence: str
+) -> None:
+    done = serve(*(argument.format(model=model) for argument in arguments))
+    assert done.returncode == 2
+    assert sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_compare_tells_different_tokens_and_unseen_faults(model: Path) -> None:
+    serve(*options(model, "stock", "compact", "wrong-row"))
+    content = json.loads((model / "out.json").read_text())
+    by = {(r["setup"], r["point"]): r for r in content["records"]}
+    by["compact", "2x120"]["output"][1][2] += 1
+    by["wrong-row", "1x100"]["output"] = by["stock", "1x100"]["output"]
+    (model / "out.json").write_text(json.dumps(content))
+    done = serve("compare", model / "out.json")
+    assert done.returncode == 1
+    assert "differ at request 1, token 2" in done.stdout
+    assert "WRONG ROW UNSEEN" in done.stdout
