@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,8 +11,7 @@ from overlaytool import refresh
 from overlaytool.diff import FilePatch, Patch, apply, places, split
 from overlaytool.diff import matches as fits
 from overlaytool.merge import three_way
-
-Read = Callable[[str], bytes | None]
+from overlaytool.symbols import Read
 
 
 class Verdict(StrEnum):
@@ -172,7 +171,7 @@ def _functions(file: FilePatch, base: bytes, ours: bytes) -> list[str]:
     """The functions of the pin's file in which context no longer stands in the target."""
     lines = split(ours)
     lost = [hunk for hunk in file.hunks if not places(hunk, lines)]
-    names = [enclosing(base, hunk.index + _first_change(hunk.body) + 1) for hunk in lost]
+    names = [enclosing(base, hunk.index + max(_first_change(hunk.body), 1)) for hunk in lost]
     return list(dict.fromkeys(names))
 
 

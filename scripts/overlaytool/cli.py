@@ -6,13 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool import verbs
+from overlaytool import carry_verbs, verbs
 from overlaytool.errors import EXIT_HELP, Exit, Refusal
 from overlaytool.pin import REPOSITORY, Pin, find
 
 _COMMON = (Exit.OK, Exit.FAILED, Exit.USAGE)
 _READS = (*_COMMON, Exit.FOREIGN, Exit.VERSION, Exit.UNAVAILABLE, Exit.UNWRITABLE)
 _STATE = (*_COMMON, Exit.PARTIAL, Exit.FOREIGN, Exit.VERSION, Exit.UNWRITABLE)
+_DRIFT = (
+    Exit.OK,
+    Exit.USAGE,
+    Exit.REFRESH,
+    Exit.CONFLICT,
+    Exit.CONTRACT,
+    Exit.UNTRIED,
+)
 _WRITES = (*_READS[:-1], Exit.BUSY, Exit.UNWRITABLE)
 
 
@@ -55,6 +63,18 @@ VERBS = {
         (*_COMMON, Exit.UNAVAILABLE),
         tree=False,
     ),
+    "drift": Verb(
+        carry_verbs.run_drift,
+        "report what another release, or a tree, does to the patches and the contract",
+        _DRIFT,
+        tree=False,
+    ),
+    "rebase": Verb(
+        carry_verbs.run_rebase,
+        "report the same, and write the new pin where every patch is settled",
+        _DRIFT,
+        tree=False,
+    ),
 }
 
 
@@ -80,6 +100,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _options(sub: argparse.ArgumentParser, name: str, verb: Verb) -> None:
     sub.add_argument("--pin", metavar="RELEASE", help="the pinned release (patches/default)")
+    if name in ("drift", "rebase"):
+        _carry_options(sub, name)
     if not verb.tree:
         return
     # verify takes both: the tree, and the interpreter that imports it.
@@ -93,6 +115,30 @@ def _options(sub: argparse.ArgumentParser, name: str, verb: Verb) -> None:
             metavar="FILE",
             help="put this wheel's bytes back at the lock's paths, whatever they hold",
         )
+
+
+def _carry_options(sub: argparse.ArgumentParser, name: str) -> None:
+    to = "a release, or a folder with a tree"
+    newest = "" if name == "rebase" else " (the newest release)"
+    sub.add_argument("--to", metavar="RELEASE|DIR", required=name == "rebase", help=to + newest)
+    sub.add_argument("--out", type=Path, metavar="DIR", help="where reports go (out/drift)")
+    if name == "rebase":
+        sub.add_argument(
+            "--resolved",
+            type=existing_folder,
+            metavar="DIR",
+            help="holds PATCH/sglang/... as you edited them, and perhaps contract.toml",
+        )
+        sub.add_argument(
+            "--drop", action="append", default=[], metavar="PATCH", help="leave a patch out"
+        )
+
+
+def existing_folder(text: str) -> Path:
+    """An argument that names a folder."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is not a folder")
+    return Path(text)
 
 
 def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
