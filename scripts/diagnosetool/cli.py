@@ -1,0 +1,130 @@
+"""The command line of scripts/diagnose."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from diagnosetool.diagnosis import Diagnosis, Verdict, diagnose, steps_and_layers
+from diagnosetool.report import as_json, as_text, compared
+from diagnosetool.stream import EventStream, TraceError
+from diagnosetool.timeline import read_timeline
+from diagnosetool.trim import find_window, write_trimmed
+
+EXIT_CODES = {Verdict.ABSENT: 0, Verdict.CAST: 1, Verdict.UNKNOWN: 3, Verdict.OTHER_CAST: 5}
+UNREADABLE = 4
+NOTHING_TO_TRIM = 3
+
+_EPILOG = """\
+exit codes:
+  0  no layer casts the pool (with --trim: the file is written)
+  1  FlashInfer MLA casts the whole pool
+  2  usage error
+  3  can't tell: no decode step in the trace, or kernels that are not known
+  4  the file can't be read, or is not a trace
+  5  another backend casts the whole pool
+With --before and --after the code speaks of the trace after; 4 stands for either.
+
+To record a trace of a running server, while it decodes:
+  curl -X POST http://HOST:PORT/start_profile -H 'Content-Type: application/json' \\
+       -d '{"num_steps": 10, "activities": ["CPU", "GPU"], "record_shapes": true}'
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    _check(parser, options)
+    progress = None if options.quiet else sys.stderr
+    try:
+        if options.trim:
+            return _trim(options, progress)
+        if options.trace:
+            return _diagnose(options, progress)
+        return _compare(options, progress)
+    except TraceError as error:
+        print(f"diagnose: {error}", file=sys.stderr)
+        return UNREADABLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="diagnose",
+        description="Reads a torch profiler trace of an sglang server, plain or gzip, and says "
+        "what casting the whole FP8 KV pool costs in each decode step.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="the trace; - reads a pipe")
+    parser.add_argument("--before", metavar="A", help="compare this trace")
+    parser.add_argument("--after", metavar="B", help="with this one")
+    parser.add_argument("--trim", metavar="OUT", type=Path, help="cut TRACE to a few steps in OUT")
+    parser.add_argument(
+        "--steps", type=int, default=2, help="steps that --trim keeps (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    pair = [options.before, options.after]
+    if options.trace and any(pair):
+        parser.error("give TRACE, or --before and --after, not both")
+    if not options.trace and not all(pair):
+        parser.error("give TRACE, or both --before and --after")
+    if options.trim and not options.trace:
+        parser.error("--trim needs TRACE")
+    if options.trim and not Path(options.trace).is_file() and Path(options.trace).exists():
+        parser.error(f"--trim reads TRACE twice, and {options.trace} is no regular file")
+    if options.trim and options.trace == "-":
+        parser.error("--trim reads TRACE twice, which a pipe does not allow: save it first")
+    if options.steps < 1:
+        parser.error(f"--steps {options.steps} keeps nothing: give 1 or more")
+
+
+def _diagnose(options: argparse.Namespace, progress: TextIO | None) -> int:
+    diagnosis = diagnose(EventStream(options.trace, progress))
+    if options.json:
+        print(json.dumps(as_json(diagnosis), indent=2))
+    else:
+        print(as_text(diagnosis, colour=_wants_colour()))
+    return EXIT_CODES[diagnosis.verdict]
+
+
+def _compare(options: argparse.Namespace, progress: TextIO | None) -> int:
+    before, after = (
+        diagnose(EventStream(path, progress)) for path in (options.before, options.after)
+    )
+    if options.json:
+        print(json.dumps({"before": as_json(before), "after": as_json(after)}, indent=2))
+    else:
+        print(compared(before, after))
+    return EXIT_CODES[_unknown_first(before, after).verdict]
+
+
+def _unknown_first(before: Diagnosis, after: Diagnosis) -> Diagnosis:
+    return before if before.verdict is Verdict.UNKNOWN else after
+
+
+def _trim(options: argparse.Namespace, progress: TextIO | None) -> int:
+    timeline = read_timeline(EventStream(options.trace, progress))
+    steps, _ = steps_and_layers(timeline)
+    window = find_window(timeline, steps, options.steps) if steps else None
+    if window is None:
+        reason = f"{options.trace} has no {options.steps} decode steps in a row to keep"
+        print(f"diagnose: {reason}: profile more steps, or lower --steps.", file=sys.stderr)
+        return NOTHING_TO_TRIM
+    size = write_trimmed(EventStream(options.trace, progress), window, options.trim)
+    print(f"{options.trim}: {options.steps} steps, {size:,} bytes")
+    return 0
+
+
+def _wants_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -1,0 +1,199 @@
+"""The answer: is the pool cast in this trace, what does it cost, and what comes next."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from diagnosetool.cast import PoolCast, find_cast, is_large_copy
+from diagnosetool.kernels import (
+    COMPACT_DIRECT,
+    COMPACT_GATHER,
+    FLASHINFER_MLA,
+    family,
+    is_attention,
+)
+from diagnosetool.steps import Steps, find_steps, marks_a_step
+from diagnosetool.stream import EventStream
+from diagnosetool.timeline import KERNEL_LIMIT, Kernel, Timeline, read_timeline
+
+IDLE = "GPU idle"
+
+
+class Verdict(StrEnum):
+    """What the trace shows."""
+
+    CAST = "cast"
+    OTHER_CAST = "other-cast"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A family of kernels and its microseconds in a step."""
+
+    family: str
+    time: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a trace shows of its decode steps; times in microseconds.
+
+    Attributes:
+        reason: one sentence for the verdict.
+        remedy: what to do about it; "" for nothing.
+        step_time: the median time from the start of one step to the start of the next.
+        costs: everything but the cast, the dearest first, in the mean step.
+        notes: what limits the answer, such as a file that ends early.
+    """
+
+    path: str
+    device: str
+    verdict: Verdict
+    reason: str
+    remedy: str = ""
+    steps: int = 0
+    steps_from: str = ""
+    layers: int = 0
+    step_time: float = 0.0
+    attention: str = ""
+    cast: PoolCast | None = None
+    costs: tuple[Cost, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def without_cast(self) -> float:
+        """Microseconds of the step without the cast, before the cost of what replaces it."""
+        return self.step_time - (self.cast.time if self.cast else 0.0)
+
+
+def diagnose(stream: EventStream) -> Diagnosis:
+    """Read the trace and judge it; TraceError where it can't be read."""
+    return judge(stream, read_timeline(stream))
+
+
+def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
+    """Judge what was read."""
+    common: dict[str, Any] = {
+        "path": stream.path,
+        "device": device_name(stream.header),
+        "notes": tuple(_notes(stream, timeline)),
+    }
+    if not timeline.kernels:
+        reason = "the trace holds no GPU kernels"
+        remedy = "profile with the GPU activity on, until the server has decoded some tokens"
+        return Diagnosis(verdict=Verdict.UNKNOWN, reason=reason, remedy=remedy, **common)
+    steps, layers = steps_and_layers(timeline)
+    if steps is None:
+        reason = "no decode step of two attention layers or more was found"
+        remedy = "profile while the server decodes, for ten steps or more"
+        return Diagnosis(verdict=Verdict.UNKNOWN, reason=reason, remedy=remedy, **common)
+    cast = find_cast(steps, layers, timeline.copies)
+    attention = _attention(steps)
+    verdict, reason, remedy = _verdict(cast, attention)
+    return Diagnosis(
+        verdict=verdict,
+        reason=reason,
+        remedy=remedy,
+        steps=len(steps.steps),
+        steps_from=steps.source,
+        layers=layers,
+        step_time=steps.length,
+        attention=attention,
+        cast=cast,
+        costs=tuple(_costs(steps, cast, timeline)),
+        **common,
+    )
+
+
+def device_name(header: dict[str, Any]) -> str:
+    """The GPU's name from the trace's header; "unknown GPU" where it is not there."""
+    devices = header.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return str(first.get("name", "unknown GPU")) if isinstance(first, dict) else "unknown GPU"
+
+
+def steps_and_layers(timeline: Timeline) -> tuple[Steps | None, int]:
+    """The decode steps, None where there are none, and the attention layers of one.
+
+    By attention kernels; by large copies alone where the trace has no attention known here.
+    """
+
+    def attends(kernel: Kernel) -> bool:
+        return is_attention(kernel.name)
+
+    def copies(kernel: Kernel) -> bool:
+        return is_large_copy(kernel, timeline.copies)
+
+    for marks in (attends, copies):
+        if steps := find_steps(timeline, marks):
+            return steps, marks_a_step(steps, marks)
+    return None, 0
+
+
+def _attention(steps: Steps) -> str:
+    """The attention family that takes most time."""
+    times: dict[str, float] = defaultdict(float)
+    for step in steps.steps:
+        for kernel in step.forward:
+            if is_attention(kernel.name):
+                times[family(kernel.name)] += kernel.duration
+    return max(times, key=lambda label: times[label], default="")
+
+
+def _verdict(cast: PoolCast | None, attention: str) -> tuple[Verdict, str, str]:
+    backend = (cast.reader if cast else attention).removeprefix("attention, ")
+    if cast is None and not attention:
+        reason = "no attention kernel known to this tool runs here, and no copy in every layer"
+        return Verdict.UNKNOWN, reason, "attach the trace to a report"
+    if cast is None:
+        return Verdict.ABSENT, f"no layer copies a KV pool; attention is {backend}", ""
+    if not cast.reader:
+        reason = "every layer copies a tensor of pool size, and what reads it is not known"
+        return Verdict.UNKNOWN, reason, "name the server's --attention-backend in a report"
+    if cast.reader == FLASHINFER_MLA:
+        reason = "FlashInfer MLA casts the whole KV pool in every layer of every step"
+        return Verdict.CAST, reason, "serve with --attention-backend flashinfer_mla_compact"
+    reason = f"{backend} casts the whole KV pool in every layer of every step"
+    remedy = "another backend's cast; flashinfer_mla_compact in its place has none"
+    return Verdict.OTHER_CAST, reason, remedy
+
+
+def _costs(steps: Steps, cast: PoolCast | None, timeline: Timeline) -> list[Cost]:
+    times: dict[str, float] = defaultdict(float)
+    for step in steps.steps:
+        times[IDLE] += max(step.length - _busy(step.kernels), 0.0)
+        for kernel in step.kernels:
+            if not (cast and kernel.name in cast.names and is_large_copy(kernel, timeline.copies)):
+                times[family(kernel.name)] += kernel.duration
+    costs = [Cost(label, time / len(steps.steps)) for label, time in times.items()]
+    return sorted(costs, key=lambda cost: -cost.time)
+
+
+def _busy(kernels: Sequence[Kernel]) -> float:
+    """Microseconds in which at least one of `kernels` runs; they are in order of start."""
+    busy, reached = 0.0, float("-inf")
+    for kernel in kernels:
+        busy += max(kernel.end - max(kernel.start, reached), 0.0)
+        reached = max(reached, kernel.end)
+    return busy
+
+
+def _notes(stream: EventStream, timeline: Timeline) -> list[str]:
+    notes = []
+    if stream.truncated:
+        notes.append("the file ends early: only what was written before is judged")
+    if stream.skipped:
+        notes.append(f"{stream.skipped} events are not valid JSON and were left out")
+    if timeline.devices > 1:
+        notes.append(f"the trace holds {timeline.devices} devices: the first one is judged")
+    if timeline.kernels_left_out:
+        notes.append(f"only the first {KERNEL_LIMIT:,} kernels are judged")
+    if any(family(k.name) in (COMPACT_GATHER, COMPACT_DIRECT) for k in timeline.kernels):
+        notes.append("flashinfer_mla_compact is at work in this trace")
+    return notes

@@ -1,0 +1,148 @@
+"""The part of a trace that the diagnosis needs: one device's kernels, its steps' spans, copies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from diagnosetool.stream import Event, EventStream
+
+# Some 300 decode steps of a 78-layer model; the rest of a longer trace would tell nothing new.
+KERNEL_LIMIT = 400_000
+GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+STEP_SPAN = "step["
+
+
+class Kernel(NamedTuple):
+    """One activity of the GPU; times in microseconds, `threads` 0 where no grid was recorded."""
+
+    start: float
+    duration: float
+    name: str
+    threads: int
+    correlation: int
+    external: int
+    stream: int
+
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
+
+
+class Span(NamedTuple):
+    """A forward pass that sglang named on the GPU's timeline, such as step[DECODE bs=4]."""
+
+    start: float
+    end: float
+    mode: str
+
+
+class Copied(NamedTuple):
+    """What a recorded `aten::copy_` moved: the shape, and dtypes as torch prints them."""
+
+    shape: tuple[int, ...]
+    source: str
+    target: str
+
+
+@dataclass
+class Timeline:
+    """One device's part of a trace, kernels in order of start.
+
+    Attributes:
+        copies: recorded copies by the id that their kernels carry.
+        lane: process id and device number of the device that is kept, the first in the file.
+        devices: how many devices the trace holds.
+        kernels_left_out: kernels of that device beyond KERNEL_LIMIT.
+    """
+
+    kernels: list[Kernel] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    copies: dict[int, Copied] = field(default_factory=dict)
+    lane: tuple[Any, Any] = (None, None)
+    devices: int = 0
+    kernels_left_out: int = 0
+
+
+def read_timeline(stream: EventStream) -> Timeline:
+    """Read all of `stream`; TraceError as its iteration raises."""
+    timeline = Timeline()
+    names: dict[str, str] = {}
+    lanes: dict[tuple[Any, Any], int] = {}
+    spans: dict[Any, list[Span]] = {}
+    for event in stream:
+        category = event.get("cat")
+        if category in GPU_CATEGORIES:
+            lane = device_lane(event)
+            if lanes.setdefault(lane, len(lanes)) == 0:
+                _add_kernel(timeline, event, names)
+        elif category == "gpu_user_annotation":
+            _add_span(spans.setdefault(event.get("pid"), []), event)
+        elif category == "cpu_op" and event.get("name") == "aten::copy_":
+            _add_copy(timeline.copies, event)
+    timeline.lane = next(iter(lanes), timeline.lane)
+    timeline.devices = len(lanes)
+    timeline.kernels.sort()
+    timeline.spans = _merged(spans.get(timeline.lane[0], []))
+    return timeline
+
+
+def device_lane(event: Event) -> tuple[Any, Any]:
+    """What tells one device's GPU events from another's: sglang merges ranks into one file."""
+    return event.get("pid"), arguments_of(event).get("device")
+
+
+def arguments_of(event: Event) -> dict[str, Any]:
+    arguments = event.get("args")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _add_kernel(timeline: Timeline, event: Event, names: dict[str, str]) -> None:
+    if len(timeline.kernels) == KERNEL_LIMIT:
+        timeline.kernels_left_out += 1
+        return
+    arguments = arguments_of(event)
+    name = str(event.get("name"))
+    try:
+        kernel = Kernel(
+            start=float(event["ts"]),
+            duration=float(event.get("dur", 0)),
+            name=names.setdefault(name, name),
+            threads=math.prod(arguments.get("grid", ())) * math.prod(arguments.get("block", (0,))),
+            correlation=int(arguments.get("correlation", -1)),
+            external=int(arguments.get("External id", -1)),
+            stream=int(arguments.get("stream", -1)),
+        )
+    except (KeyError, TypeError, ValueError):
+        return
+    timeline.kernels.append(kernel)
+
+
+def _add_span(spans: list[Span], event: Event) -> None:
+    name = str(event.get("name"))
+    if name.startswith(STEP_SPAN):
+        start = float(event["ts"])
+        mode = name.removeprefix(STEP_SPAN).rstrip("]").split(" ")[0]
+        spans.append(Span(start, start + float(event.get("dur", 0)), mode))
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    """One span a step: the profiler writes one for each stream that the step used."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        last = merged[-1] if merged else None
+        if last and last.mode == span.mode and span.start < last.end:
+            merged[-1] = last._replace(end=max(last.end, span.end))
+        else:
+            merged.append(span)
+    return merged
+
+
+def _add_copy(copies: dict[int, Copied], event: Event) -> None:
+    arguments = arguments_of(event)
+    shapes, dtypes = arguments.get("Input Dims"), arguments.get("Input type")
+    if not shapes or not dtypes or len(copies) == KERNEL_LIMIT:
+        return
+    target, source = (str(dtype).removeprefix("c10::") for dtype in dtypes[:2])
+    copies[int(arguments.get("External id", -1))] = Copied(tuple(shapes[0]), source, target)
