@@ -1,9 +1,9 @@
 """The attention backend: sglang's FlashInfer MLA over a compact BF16 copy of the active FP8 rows.
 
 Upstream's backend stays in charge of metadata, plans, KV writes and kernels. Three things change:
-index buffers are rewritten in place after each plan (`rows`), the KV pool hands out gathered and
-cast rows instead of itself (`gather`, `keys`), and where the compact buffer can't hold the whole
-pool, attention reads FP8 rows directly (`direct`).
+the indices of a planned wrapper are rewritten in place (`rows`), the KV pool hands out gathered
+and cast rows instead of itself (`gather`, `keys`), and what need not or can't go through the
+compact buffer reads FP8 rows directly (`direct`).
 """
 
 from __future__ import annotations
@@ -11,23 +11,31 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from sglang.srt.layers.attention.flashinfer_mla_backend import (
+    DecodeMetadata,
     FlashInferMLAAttnBackend,
-    FlashInferMLAIndicesUpdaterDecode,
-    FlashInferMLAIndicesUpdaterPrefill,
     FlashInferMLAMultiStepDraftBackend,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact import support
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wrapper import DirectWrapper
 from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
-from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader
+from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
+    CompactDecodeIndices,
+    CompactPrefillIndices,
+)
+from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader, UncastKeys
 from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, SlotTable
 from sglang.srt.runtime_context import get_buffer
 
 
 class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
     """FlashInfer MLA for an FP8 pool, reading no row that the step does not attend to.
+
+    Where the compact buffer holds fewer rows than the pool (its memory is bounded), a step may
+    not fit, and a captured replay can't be vetoed. Captured steps read directly then, whatever
+    the load; an eager extend does so only when it does not fit. Direct reading takes any number
+    of rows, so no step can overflow and none is refused.
 
     Args:
         model_runner: a runner of an MLA model whose FP8 pool is allocated.
@@ -46,79 +54,110 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         super().__init__(model_runner, skip_prefill, kv_indptr_buf, q_indptr_decode_buf)
         device = torch.device(model_runner.device)
         rows = pool_rows(model_runner.token_to_kv_pool)
-        capacity = support.capacity_rows(rows, support.read_settings())
+        settings = support.read_settings()
+        capacity = support.capacity_rows(rows, settings)
+        self._bounded = capacity < rows
+        self._decodes_directly = support.decodes_directly(rows, settings)
+        self._reads_directly = False
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)
         self._buffer = compact_buffer(capacity, model_runner.dtype, device)
+        self._direct_wrappers: dict[Any, DirectWrapper] = {}
         self.indices_updater_decode = CompactDecodeIndices(model_runner, self)
         if not skip_prefill:
             self.indices_updater_prefill = CompactPrefillIndices(model_runner, self)
+        if self._decodes_directly:
+            self.decode_wrapper = self._direct_wrapper(self.kv_indptr.shape[0] - 1, 1)
 
     @property
     def token_to_kv_pool(self) -> KeyReader:
-        """The pool with compact keys; assigning a pool (speculative workers swap theirs) wraps it."""
+        """The pool with compact keys. Assigning one wraps it: speculative workers swap theirs."""
         return self._keys
 
     @token_to_kv_pool.setter
     def token_to_kv_pool(self, pool: Any) -> None:
         self._keys = KeyReader(pool, self._read_keys)
 
-    def _read_keys(self, rows: torch.Tensor) -> torch.Tensor:
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        super().init_forward_metadata(forward_batch)
+        if self._reads_directly:
+            self._run_directly()
+
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        super().init_forward_metadata_out_graph(forward_batch, in_capture)
+        if not (in_capture and self._reads_directly):
+            return
+        if isinstance(self.forward_metadata, DecodeMetadata):
+            self.decode_wrapper.slots = self.cuda_graph_kv_indices
+            self.decode_cuda_graph_metadata[forward_batch.batch_size] = self.decode_wrapper
+        self._run_directly()
+
+    def place_decode(self, wrapper: Any, requests: int) -> None:
+        """After upstream planned a decode: make its indices fit what decode reads."""
+        # The wrapper's own indptr keeps its capture-time value; this one is filled every step.
+        kv_indptr = self.kv_indptr[: requests + 1]
+        self._reads_directly = self._decodes_directly
+        if self._decodes_directly:
+            self.decode_wrapper.cut(kv_indptr)
+        else:
+            self._compact(wrapper._kv_indices_buf, kv_indptr[-1:], requests)
+
+    def place_extend(self, wrapper: Any, requests: int) -> None:
+        """After upstream planned an extend or a verify: make its indices fit what it reads."""
+        indices, kv_indptr = wrapper._kv_indices_buf, wrapper._kv_indptr_buf
+        self._reads_directly = self._bounded and (
+            wrapper._use_cuda_graph or self._overflows(indices, kv_indptr[-1:])
+        )
+        if self._reads_directly:
+            direct = self._extend_wrapper(wrapper)
+            direct.slots = indices
+            direct.cut(kv_indptr, wrapper._qo_indptr_buf)
+        else:
+            self._compact(indices, kv_indptr[-1:], requests)
+
+    def place_nothing(self) -> None:
+        """After upstream planned an extend that takes its keys from the forward pass itself."""
+        self._reads_directly = False
+
+    def _read_keys(self, rows: torch.Tensor) -> torch.Tensor | UncastKeys:
+        if self._reads_directly:
+            return UncastKeys(rows)
         gather_rows(rows, self._rows.slots, self._rows.count, self._buffer, self._programs)
         return self._buffer
 
-    def compact_indices(self, indices: torch.Tensor, total: torch.Tensor, requests: int) -> None:
-        """Rewrite planned indices in place: `indices[:total]`, pool slots, become compact rows.
-
-        Args:
-            indices: int32, the buffer that the planned wrapper reads.
-            total: [1] int32 on the device, entries in use.
-            requests: batch size; only several requests can name one slot twice.
-        """
+    def _compact(self, indices: torch.Tensor, total: torch.Tensor, requests: int) -> None:
+        """`indices[:total]`, pool slots, become compact rows; only several requests can share."""
         if requests == 1:
             self._rows.assign_alone(indices, total)
         else:
             self._rows.claim(indices, total)
             self._rows.translate(indices, total)
 
+    def _overflows(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
+        self._rows.claim(indices, total)
+        return int(self._rows.count) > self._rows.capacity  # waits for the device, as planning did
 
-class CompactDecodeIndices(FlashInferMLAIndicesUpdaterDecode):
-    """Upstream's decode plan, then compact indices in the wrapper's buffer."""
+    def _run_directly(self) -> None:
+        metadata = self.forward_metadata
+        if isinstance(metadata, DecodeMetadata):
+            metadata.decode_wrapper = self.decode_wrapper
+        else:
+            metadata.prefill_wrapper = self._direct_wrappers[metadata.prefill_wrapper]
 
-    def update(self, batch: torch.Tensor, *args: Any, decode_wrapper: Any, **kwargs: Any) -> None:
-        """`batch` is upstream's first argument, a per-request tensor whichever the release."""
-        super().update(batch, *args, decode_wrapper=decode_wrapper, **kwargs)
-        requests = len(batch)
-        # The wrapper's own indptr keeps its capture-time value; this one is filled every step.
-        total = self.kv_indptr[requests : requests + 1]
-        self.attn_backend.compact_indices(decode_wrapper._kv_indices_buf, total, requests)
+    def _extend_wrapper(self, wrapper: Any) -> DirectWrapper:
+        """The direct stand-in of an extend or verify wrapper, with room for its query tokens."""
+        direct = self._direct_wrappers.get(wrapper)
+        if direct is None or not wrapper._use_cuda_graph:
+            tokens = int(wrapper._qo_indptr_buf[-1])
+            if direct is None or direct.max_tokens < tokens:
+                direct = self._direct_wrapper(tokens, None)
+                self._direct_wrappers[wrapper] = direct
+        return direct
 
-
-class CompactPrefillIndices(FlashInferMLAIndicesUpdaterPrefill):
-    """Upstream's paged plan (extend, verify), then compact indices in the wrapper's buffer."""
-
-    def update(
-        self,
-        batch: torch.Tensor,
-        *args: Any,
-        prefill_wrapper_paged: Any,
-        use_ragged: bool,
-        **kwargs: Any,
-    ) -> None:
-        super().update(
-            batch,
-            *args,
-            prefill_wrapper_paged=prefill_wrapper_paged,
-            use_ragged=use_ragged,
-            **kwargs,
-        )
-        if use_ragged:
-            return  # the keys come from the forward pass itself
-        total = prefill_wrapper_paged._kv_indptr_buf[-1:]
-        host_plan = kwargs.get("fast_verify_plan_kwargs")
-        if host_plan is not None:  # planned from host arrays, which leave the device's as they were
-            total = torch.full_like(total, int(host_plan["kv_indptr_cpu"][-1]))
-        self.attn_backend.compact_indices(prefill_wrapper_paged._kv_indices_buf, total, len(batch))
+    def _direct_wrapper(self, max_tokens: int, q_per_request: int | None) -> DirectWrapper:
+        plan = self.indices_updater_decode
+        device = self.kv_indptr.device
+        return DirectWrapper(plan.num_local_heads, max_tokens, plan.scaling, device, q_per_request)
 
 
 class FlashInferMLACompactMultiStepDraftBackend(FlashInferMLAMultiStepDraftBackend):

@@ -57,8 +57,13 @@ def _is_compact(runner: Any) -> bool:
     settings = support.read_settings()
     facts = runner_facts(runner)
     if settings.strategy == "stock" or not support.casts_keys(facts):
-        logger.info("%s %s: stock FlashInfer MLA (%s pool, strategy %s)",
-                    support.NAME, support.VERSION, facts.pool_dtype, settings.strategy)
+        logger.info(
+            "%s %s: stock FlashInfer MLA (%s pool, strategy %s)",
+            support.NAME,
+            support.VERSION,
+            facts.pool_dtype,
+            settings.strategy,
+        )
         return False
     reasons = support.refusals(facts)
     if reasons:
@@ -70,13 +75,14 @@ def _is_compact(runner: Any) -> bool:
 def _announce(facts: support.Facts, rows: int, settings: support.Settings) -> None:
     capacity = support.capacity_rows(rows, settings)
     logger.info(
-        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes",
+        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, decode by %s",
         support.NAME,
         support.VERSION,
         facts.pool_dtype,
         rows,
         capacity,
         capacity * support.COMPACT_ROW_BYTES,
+        "direct" if support.decodes_directly(rows, settings) else "gather",
     )
     for notice in support.notices(facts):
         logger.warning("%s: %s", support.NAME, notice)

@@ -25,7 +25,9 @@ def runner_facts(runner: Any) -> Facts:
         pool_dtype=str(rows.dtype).removeprefix("torch."),
         kv_cache_dim=getattr(rows, "kv_cache_dim", HEAD_DIM),
         is_dsa=bool(getattr(rows, "use_dsa", False)),
-        prefill_graph=str(getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")),
+        prefill_graph=str(
+            getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")
+        ),
         dcp_size=get_parallel().attn_dcp_size,
         unified_memory=bool(get_memory().enable_unified_memory),
         pdmux=bool(get_disagg().enable_pdmux),

@@ -106,7 +106,7 @@ class CompactRows:
         )
 
     def claim(self, indices: torch.Tensor, total: torch.Tensor) -> None:
-        """Give each distinct slot among `indices[:total]` (int32) a row; `indices` stays as it is."""
+        """Give each distinct slot among `indices[:total]` (int32) a row; `indices` stays."""
         stamp = self._table.next_stamp()
         self.count.zero_()
         claim_kernel[self._grid](

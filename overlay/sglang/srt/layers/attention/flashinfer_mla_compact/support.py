@@ -73,7 +73,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     strategy = environment.get(STRATEGY_VARIABLE, "auto")
     if strategy not in STRATEGIES:
         raise ValueError(
-            f"{STRATEGY_VARIABLE}={strategy!r} is not a strategy: use one of {', '.join(STRATEGIES)}."
+            f"{STRATEGY_VARIABLE}={strategy!r} is not a strategy: "
+            f"use one of {', '.join(STRATEGIES)}."
         )
     mib = environment.get(BUFFER_VARIABLE, str(DEFAULT_BUFFER_MIB))
     if not mib.isdecimal() or int(mib) == 0:
@@ -89,6 +90,13 @@ def capacity_rows(pool_rows: int, settings: Settings) -> int:
     No step can need more than the pool's own rows, since rows that requests share are stored once.
     """
     return min(pool_rows, settings.buffer_mib * 2**20 // COMPACT_ROW_BYTES)
+
+
+def decodes_directly(pool_rows: int, settings: Settings) -> bool:
+    """Whether decode reads FP8 rows itself instead of going through the compact buffer."""
+    if settings.strategy == "auto":
+        return capacity_rows(pool_rows, settings) < pool_rows
+    return settings.strategy == "direct"
 
 
 def casts_keys(facts: Facts) -> bool:
@@ -166,9 +174,7 @@ def _parallel(facts: Facts) -> str | None:
             "start with --dcp-size 1."
         )
     if facts.pdmux:
-        return (
-            "PD multiplexing runs two streams over one compact buffer: start without --enable-pdmux."
-        )
+        return "PD multiplexing runs two streams over one compact buffer: start without --enable-pdmux."
     return None
 
 

@@ -1,0 +1,290 @@
+"""Split-KV MLA attention that reads FP8 rows straight from the pool.
+
+`plan` cuts the step's KV ranges into items on the device; `attend` then runs once a layer with a
+grid that depends on shapes alone, so a captured graph may be replayed with other lengths and
+slots. Neither call allocates. There is no buffer to overflow: any number of slots is legal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from .direct_kernels import (
+    ITEM_FIELDS,
+    TOKEN_FIELDS,
+    attend_splits,
+    merge_splits,
+    plan_splits,
+)
+
+NOPE = 512
+ROPE = 64
+LOG2_E = math.log2(math.e)
+MERGE_ROUND = 32
+PLAN_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Config:
+    """How one card runs one height of query tile.
+
+    rows, tokens: query rows and KV tokens of a tile. registers: most a thread may use, None for
+    no limit. blocks: programs that fit on an SM at once. shortest: fewest tokens of a split.
+    """
+
+    rows: int
+    tokens: int
+    warps: int
+    stages: int
+    registers: int | None
+    blocks: int
+    shortest: int = 128
+
+
+# From what compiles without spills within each card's shared memory; see tests/kernels.
+# sm_86, sm_89 and sm_120 have 99 KiB: a tile of 64 rows would leave 16 tokens a tile.
+# sm_80 has 163 KiB and no e4m3 conversion: 64 tokens a tile hide the longer decode.
+# sm_90: 168 registers let three blocks share an SM; 64 rows are the least that wgmma takes.
+_SMALL = {
+    16: Config(16, 32, 4, 5, None, 1),
+    32: Config(32, 32, 4, 3, None, 1),
+}
+CONFIGS: dict[int, dict[int, Config]] = {
+    80: {16: Config(16, 64, 8, 3, None, 1), 32: Config(32, 64, 8, 3, None, 1)},
+    86: _SMALL,
+    89: _SMALL,
+    90: {
+        16: Config(16, 32, 4, 3, 168, 3),
+        32: Config(32, 32, 4, 3, None, 2),
+        64: Config(64, 64, 8, 3, None, 1),
+    },
+    120: _SMALL,
+}
+
+
+def configure(capability: tuple[int, int], rows: int) -> Config:
+    """The configuration for `rows` query rows a request (heads times tokens).
+
+    An unknown card takes the entry of the closest older one, which needs nothing it lacks.
+    """
+    number = capability[0] * 10 + capability[1]
+    known = [card for card in CONFIGS if card <= number]
+    table = CONFIGS[max(known)] if known else _SMALL
+    return next((table[height] for height in sorted(table) if height >= rows), table[max(table)])
+
+
+def codec_of(dtype: torch.dtype, capability: tuple[int, int] | None) -> str:
+    """Name of the decoder for a pool of `dtype`; `capability` None is Triton's interpreter.
+
+    `e4m3_bits` (cards before sm_89) reads the NaN codes 0x7F and 0xFF as +-480; every other
+    decoder gives what torch's cast gives for all 256 codes.
+    """
+    name = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}.get(dtype)
+    if name is None:
+        raise ValueError(
+            f"the pool holds {dtype}; the direct kernel reads float8_e4m3fn or float8_e5m2: "
+            "view the storage as one of them"
+        )
+    if capability is None:
+        return f"{name}_plain"
+    return "e4m3_bits" if name == "e4m3" and capability < (8, 9) else name
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What `plan` writes and `attend` reads; shared by all layers and batch sizes.
+
+    items int32 [items, 8], item_count int32 [1], token_splits int32 [tokens, 4],
+    partial float32 [parts, group * heads, 512], partial_lse float32 [parts, group * heads].
+    """
+
+    heads: int
+    group: int
+    ragged: bool
+    wave: int
+    config: Config
+    capability: tuple[int, int] | None
+    items: torch.Tensor
+    item_count: torch.Tensor
+    token_splits: torch.Tensor
+    partial: torch.Tensor
+    partial_lse: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory held."""
+        tensors = (self.items, self.token_splits, self.partial, self.partial_lse)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def make_workspace(
+    heads: int,
+    max_tokens: int,
+    device: torch.device,
+    *,
+    q_per_request: int | None = 1,
+    config: Config | None = None,
+) -> Workspace:
+    """Allocate for up to `max_tokens` query tokens of `heads` heads.
+
+    q_per_request: query tokens of every request (1: decode), or None for extends of unequal
+    length, whose `plan` needs qo_indptr.
+    """
+    capability, processors = _card(device)
+    rows = heads * (q_per_request or max_tokens)
+    config = config or configure(capability or (8, 0), rows)
+    group = q_per_request or max(1, config.rows // heads)
+    wave = max(1, processors * config.blocks // triton.cdiv(group * heads, config.rows))
+    groups = max_tokens if q_per_request is None else triton.cdiv(max_tokens, group)
+    # A range is cut only if it exceeds an even share of the wave, so cut ranges have fewer
+    # than two parts for each share.
+    parts = min(2 * wave, wave + groups)
+
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return Workspace(
+        heads=heads,
+        group=group,
+        ragged=q_per_request is None,
+        wave=wave,
+        config=config,
+        capability=capability,
+        items=empty(wave + groups, ITEM_FIELDS),
+        item_count=empty(1),
+        token_splits=empty(max_tokens, TOKEN_FIELDS),
+        partial=empty(parts, group * heads, NOPE, dtype=torch.float32),
+        partial_lse=empty(parts, group * heads, dtype=torch.float32),
+    )
+
+
+def _card(device: torch.device) -> tuple[tuple[int, int] | None, int]:
+    if device.type != "cuda":
+        return None, 4
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor), properties.multi_processor_count
+
+
+def plan(
+    workspace: Workspace, kv_indptr: torch.Tensor, qo_indptr: torch.Tensor | None = None
+) -> None:
+    """Write the step's items into `workspace`: once a step, before its layers.
+
+    kv_indptr: int32 [requests + 1], on the device. qo_indptr: the same for query tokens, for a
+    ragged workspace only. Lengths stay on the device; requests of length 0 are legal.
+    """
+    requests = kv_indptr.shape[0] - 1
+    if (qo_indptr is not None) != workspace.ragged:
+        raise ValueError(
+            f"qo_indptr is {'given' if qo_indptr is not None else 'missing'}: give it for a "
+            "workspace made with q_per_request=None, and only then"
+        )
+    plan_splits[(requests,)](
+        kv_indptr,
+        qo_indptr,
+        workspace.items,
+        workspace.item_count,
+        workspace.token_splits,
+        requests,
+        workspace.wave,
+        workspace.config.shortest,
+        GROUP=workspace.group,
+        RAGGED=workspace.ragged,
+        TOKENS=workspace.config.tokens,
+        BLOCK=PLAN_BLOCK,
+    )
+
+
+def attend(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    key_buffer: torch.Tensor,
+    slots: torch.Tensor,
+    workspace: Workspace,
+    *,
+    sm_scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Attention of one layer over the planned KV ranges, written into `out` (and `lse`).
+
+    q_nope: bfloat16 or float16 [tokens, heads, 512] and q_rope [tokens, heads, 64], last
+    dimension dense, other strides free. key_buffer: float8_e4m3fn or float8_e5m2
+    [rows, 1, 576], unscaled, any row stride. slots: int32, row numbers in the order of
+    kv_indptr. out: like q_nope. lse: float32 [tokens, heads], contiguous, in base 2 as
+    FlashInfer gives it; -inf where a token sees no KV, and `out` is 0 there.
+
+    With T query tokens a request, token t sees the first length - T + t + 1 KV tokens.
+    """
+    tokens, heads, _ = q_nope.shape
+    _check(q_nope, q_rope, key_buffer, workspace, out)
+    config = workspace.config
+    groups = tokens if workspace.ragged else tokens // workspace.group
+    tiles = triton.cdiv(workspace.group * heads, config.rows)
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    if config.registers is not None and workspace.capability is not None:
+        options["maxnreg"] = config.registers
+    lse_or_any = workspace.partial_lse if lse is None else lse
+    attend_splits[(tiles, workspace.wave + groups)](
+        q_nope,
+        q_rope,
+        key_buffer.view(torch.uint8),
+        slots,
+        workspace.items,
+        workspace.item_count,
+        workspace.partial,
+        workspace.partial_lse,
+        out,
+        lse_or_any,
+        *q_nope.stride()[:2],
+        *q_rope.stride()[:2],
+        key_buffer.stride(0),
+        *out.stride()[:2],
+        sm_scale * LOG2_E,
+        HEADS=heads,
+        GROUP=workspace.group,
+        ROWS=config.rows,
+        TOKENS=config.tokens,
+        CODEC=codec_of(key_buffer.dtype, workspace.capability),
+        WRITE_LSE=lse is not None,
+        **options,
+    )
+    columns = 128 if tokens * heads <= 512 else 512
+    merge_splits[(tokens, heads, NOPE // columns)](
+        workspace.partial,
+        workspace.partial_lse,
+        workspace.token_splits,
+        out,
+        lse_or_any,
+        *out.stride()[:2],
+        HEADS=heads,
+        GROUP=workspace.group,
+        COLUMNS=columns,
+        ROUND=MERGE_ROUND,
+        WRITE_LSE=lse is not None,
+    )
+
+
+def _check(
+    q_nope: torch.Tensor,
+    q_rope: torch.Tensor,
+    key_buffer: torch.Tensor,
+    workspace: Workspace,
+    out: torch.Tensor,
+) -> None:
+    tokens, heads, width = q_nope.shape
+    if heads != workspace.heads or tokens > workspace.token_splits.shape[0]:
+        raise ValueError(
+            f"queries of {tokens} tokens and {heads} heads exceed a workspace for "
+            f"{workspace.token_splits.shape[0]} tokens of {workspace.heads}: make a larger one"
+        )
+    widths = (width, q_rope.shape[-1], key_buffer.shape[-1], out.shape[-1])
+    if widths != (NOPE, ROPE, NOPE + ROPE, NOPE):
+        raise ValueError(
+            f"rows are {widths} wide; the direct kernel takes (512, 64, 576, 512) only: "
+            "use another attention backend for this model"
+        )

@@ -1,0 +1,367 @@
+"""Triton kernels of the direct path: plan, split-KV MLA attention over FP8 rows, merge.
+
+Both matrix products run on float16 operands. Every finite FP8 value is a float16 value, and the
+hardware turns e4m3 into float16 in one instruction, but into bfloat16 in four. A query row is first
+multiplied by a power of two that puts its largest element in [2**12, 2**13): bfloat16 has
+three mantissa bits fewer than float16, so nothing above 2**-26 of that element is rounded.
+The probabilities keep eleven bits of mantissa, three more than in bfloat16.
+"""
+
+import triton
+import triton.language as tl
+
+# An item is one split of one group of query tokens: first token, tokens, first slot, begin and
+# end of the split, KV length that the last token sees, partial result (-1: none), zero.
+ITEM_FIELDS = 8
+# A query token's entry: first partial result, number of splits, place in its group, unused.
+TOKEN_FIELDS = 4
+
+# Triton moves a layout change across a conversion that it can see through, and then converts each
+# tile twice, byte by byte. It leaves assembly marked as impure where it stands.
+_E4M3_NATIVE = tl.constexpr(
+    "{ .reg .b16 low, high; mov.b32 {low, high}, $2;"
+    " cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high; }"
+)
+# The seven low bits of e4m3, read as float16, are the value divided by 2**8.
+_E4M3_BITS = tl.constexpr(
+    "{ .reg .b32 a, b, c, d, scale; mov.b32 scale, 0x5c005c00;"
+    " prmt.b32 a, $2, 0, 0x1404; prmt.b32 b, $2, 0, 0x3424;"
+    " shr.u32 c, a, 1; shr.u32 d, b, 1; and.b32 c, c, 0x3f803f80; and.b32 d, d, 0x3f803f80;"
+    " lop3.b32 a, a, 0x80008000, c, 0xea; lop3.b32 b, b, 0x80008000, d, 0xea;"
+    " mul.f16x2 $0, a, scale; mul.f16x2 $1, b, scale; }"
+)
+# e5m2 is the high byte of float16.
+_E5M2_BYTES = tl.constexpr("prmt.b32 $0, $2, 0, 0x1404; prmt.b32 $1, $2, 0, 0x3424;")
+
+
+@triton.jit
+def _decode(raw, CODEC: tl.constexpr):
+    if CODEC == "e5m2_plain":
+        return (raw.to(tl.uint16) << 8).to(tl.float16, bitcast=True)
+    elif CODEC == "e4m3_plain":
+        bits = raw.to(tl.uint32)
+        wide = ((bits & 0x80) << 24) | ((bits & 0x7F) << 20)
+        value = wide.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2**120
+        return tl.where((bits & 0x7F) == 0x7F, float("nan"), value).to(tl.float16)
+    else:
+        if CODEC == "e5m2":
+            ASSEMBLY: tl.constexpr = _E5M2_BYTES
+        elif CODEC == "e4m3_bits":
+            ASSEMBLY: tl.constexpr = _E4M3_BITS
+        else:
+            ASSEMBLY: tl.constexpr = _E4M3_NATIVE
+        return tl.inline_asm_elementwise(
+            ASSEMBLY, "=r,=r,r", [raw], tl.float16, is_pure=False, pack=4
+        )
+
+
+@triton.jit
+def _load_query(row, live):
+    # 512 columns at once would bring all of a wide query into registers at once.
+    col = tl.arange(0, 128)[None, :]
+    return (
+        tl.load(row + col, mask=live, other=0.0).to(tl.float32),
+        tl.load(row + (128 + col), mask=live, other=0.0).to(tl.float32),
+        tl.load(row + (256 + col), mask=live, other=0.0).to(tl.float32),
+        tl.load(row + (384 + col), mask=live, other=0.0).to(tl.float32),
+    )
+
+
+@triton.jit
+def _load_tile(row, CODEC: tl.constexpr):
+    col = tl.arange(0, 128)[None, :]
+    return (
+        _decode(tl.load(row + col), CODEC),
+        _decode(tl.load(row + (128 + col)), CODEC),
+        _decode(tl.load(row + (256 + col)), CODEC),
+        _decode(tl.load(row + (384 + col)), CODEC),
+        _decode(tl.load(row + (512 + tl.arange(0, 64)[None, :])), CODEC),
+    )
+
+
+@triton.jit
+def _store_columns(row, c0, c1, c2, c3, live):
+    col = tl.arange(0, 128)[None, :]
+    dtype = row.dtype.element_ty
+    tl.store(row + col, c0.to(dtype), mask=live)
+    tl.store(row + (128 + col), c1.to(dtype), mask=live)
+    tl.store(row + (256 + col), c2.to(dtype), mask=live)
+    tl.store(row + (384 + col), c3.to(dtype), mask=live)
+
+
+@triton.jit
+def _power_of_two(exponent):
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _row_exponent(q0, q1, q2, q3, rope):
+    # Exponent that lifts the largest element of a row to [2**12, 2**13), within float32's range.
+    top = tl.maximum(
+        tl.maximum(tl.max(tl.abs(q0), 1), tl.max(tl.abs(q1), 1)),
+        tl.maximum(tl.max(tl.abs(q2), 1), tl.max(tl.abs(q3), 1)),
+    )
+    bits = tl.maximum(top, tl.max(tl.abs(rope), 1)).to(tl.int32, bitcast=True)
+    return 139 - tl.maximum(bits >> 23, 13)
+
+
+@triton.jit
+def _rows(item, tile, HEADS: tl.constexpr, ROWS: tl.constexpr):
+    # Field 7 is zero. As the compiler can't know that, it computes the rows again after the loop
+    # instead of holding them in registers that a third block on the SM needs.
+    row = tile * ROWS + tl.load(item + 7) + tl.arange(0, ROWS)
+    local = row // HEADS
+    live = local < tl.load(item + 1)
+    return local, row % HEADS, live, (tl.load(item) + local).to(tl.int64)
+
+
+@triton.jit
+def attend_splits(
+    q_nope,
+    q_rope,
+    pool,
+    slots,
+    items,
+    item_count,
+    partial,
+    partial_lse,
+    out,
+    lse,
+    nope_token,
+    nope_head,
+    rope_token,
+    rope_head,
+    pool_row,
+    out_token,
+    out_head,
+    scale,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    CODEC: tl.constexpr,
+    WRITE_LSE: tl.constexpr,
+):
+    """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
+    tile = tl.program_id(0)
+    index = tl.program_id(1)
+    if index >= tl.load(item_count):
+        return
+    item = items + index * 8
+    begin = tl.load(item + 3)
+    end = tl.load(item + 4)
+    if begin >= end:
+        return
+    first_slot = tl.load(item + 2)
+    local, head, live, token = _rows(item, tile, HEADS, ROWS)
+    seen = tl.load(item + 5) - tl.load(item + 1) + 1 + local
+    q0, q1, q2, q3 = _load_query(
+        q_nope + (token * nope_token + head * nope_head)[:, None], live[:, None]
+    )
+    rope_row = q_rope + (token * rope_token + head * rope_head)[:, None]
+    rope = tl.load(rope_row + tl.arange(0, 64)[None, :], mask=live[:, None], other=0.0).to(
+        tl.float32
+    )
+    exponent = _row_exponent(q0, q1, q2, q3, rope)
+    lift = _power_of_two(exponent)[:, None]
+    q0 = (q0 * lift).to(tl.float16)
+    q1 = (q1 * lift).to(tl.float16)
+    q2 = (q2 * lift).to(tl.float16)
+    q3 = (q3 * lift).to(tl.float16)
+    rope = (rope * lift).to(tl.float16)
+    row_scale = (scale * _power_of_two(-exponent))[:, None]
+
+    acc0 = tl.zeros((ROWS, 128), tl.float32)
+    acc1 = tl.zeros((ROWS, 128), tl.float32)
+    acc2 = tl.zeros((ROWS, 128), tl.float32)
+    acc3 = tl.zeros((ROWS, 128), tl.float32)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    for start in range(begin, end, TOKENS):
+        position = start + tl.arange(0, TOKENS)
+        # The tail repeats the last active row: masked loads would cost registers, and a stale
+        # row could hold NaN, which a probability of zero does not cancel.
+        slot = tl.load(slots + first_slot + tl.minimum(position, end - 1)).to(tl.int64)
+        k0, k1, k2, k3, k_rope = _load_tile(pool + (slot * pool_row)[:, None], CODEC)
+        score = tl.dot(q0, k0.T)
+        score = tl.dot(q1, k1.T, score)
+        score = tl.dot(q2, k2.T, score)
+        score = tl.dot(q3, k3.T, score)
+        score = tl.dot(rope, k_rope.T, score) * row_scale
+        if GROUP == 1:
+            visible = (position < end)[None, :]
+        else:
+            visible = position[None, :] < tl.minimum(seen, end)[:, None]
+        score = tl.where(visible, score, float("-inf"))
+        new_top = tl.maximum(top, tl.max(score, 1))
+        # A token of a group may see nothing of a tile: -inf - -inf would be NaN.
+        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+        decay = tl.exp2(top - shift)
+        weight = tl.exp2(score - shift[:, None])
+        total = total * decay + tl.sum(weight, 1)
+        top = new_top
+        half = weight.to(tl.float16)
+        acc0 = tl.dot(half, k0, acc0 * decay[:, None])
+        acc1 = tl.dot(half, k1, acc1 * decay[:, None])
+        acc2 = tl.dot(half, k2, acc2 * decay[:, None])
+        acc3 = tl.dot(half, k3, acc3 * decay[:, None])
+
+    local, head, live, token = _rows(item, tile, HEADS, ROWS)
+    place = tl.load(item + 6)
+    share = tl.where(total == 0.0, 0.0, 1.0 / total)[:, None]
+    row_lse = top + tl.log2(total)
+    acc0, acc1, acc2, acc3 = acc0 * share, acc1 * share, acc2 * share, acc3 * share
+    if place >= 0:
+        part = place.to(tl.int64) * (GROUP * HEADS) + local * HEADS + head
+        _store_columns(partial + (part * 512)[:, None], acc0, acc1, acc2, acc3, live[:, None])
+        tl.store(partial_lse + part, row_lse, mask=live)
+    else:
+        out_row = out + (token * out_token + head * out_head)[:, None]
+        _store_columns(out_row, acc0, acc1, acc2, acc3, live[:, None])
+        if WRITE_LSE:
+            tl.store(lse + token * HEADS + head, row_lse, mask=live)
+
+
+@triton.jit
+def merge_splits(
+    partial,
+    partial_lse,
+    token_splits,
+    out,
+    lse,
+    out_token,
+    out_head,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROUND: tl.constexpr,
+    WRITE_LSE: tl.constexpr,
+):
+    """One program: COLUMNS columns of one head of one token, ROUND splits at a time."""
+    token = tl.program_id(0)
+    head = tl.program_id(1)
+    entry = token_splits + token * 4
+    first = tl.load(entry)
+    splits = tl.load(entry + 1)
+    row = tl.load(entry + 2) * HEADS + head
+    if splits == 1:
+        return
+    col = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    acc = tl.zeros((COLUMNS,), tl.float32)
+    top = tl.full((1,), float("-inf"), tl.float32)
+    total = tl.zeros((1,), tl.float32)
+    for done in range(0, splits, ROUND):
+        split = done + tl.arange(0, ROUND)
+        live = split < splits
+        place = (first + split).to(tl.int64) * (GROUP * HEADS) + row
+        part_lse = tl.load(partial_lse + place, mask=live, other=float("-inf"))
+        part = tl.load(
+            partial + (place * 512)[:, None] + col[None, :], mask=live[:, None], other=0.0
+        )
+        new_top = tl.maximum(top, tl.max(part_lse, 0, keep_dims=True))
+        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+        decay = tl.exp2(top - shift)
+        weight = tl.exp2(part_lse - shift)
+        acc = acc * decay + tl.sum(weight[:, None] * part, 0)
+        total = total * decay + tl.sum(weight, 0, keep_dims=True)
+        top = new_top
+    acc = acc * tl.where(total == 0.0, 0.0, 1.0 / total)
+    target = out + token.to(tl.int64) * out_token + head * out_head + col
+    tl.store(target, acc.to(out.dtype.element_ty))
+    if WRITE_LSE:
+        place = lse + token * HEADS + head + tl.arange(0, 1)
+        tl.store(place, top + tl.log2(total), mask=(tl.arange(0, 1) + tl.program_id(2)) == 0)
+
+
+@triton.jit
+def _request(kv_indptr, qo_indptr, request, live, GROUP: tl.constexpr, RAGGED: tl.constexpr):
+    first = tl.load(kv_indptr + request, mask=live, other=0)
+    length = tl.load(kv_indptr + request + 1, mask=live, other=0) - first
+    if RAGGED:
+        query = tl.load(qo_indptr + request, mask=live, other=0)
+        queries = tl.load(qo_indptr + request + 1, mask=live, other=0) - query
+    else:
+        query = request * GROUP
+        queries = tl.where(live, GROUP, 0)
+    return first, length, query, queries
+
+
+@triton.jit
+def plan_splits(
+    kv_indptr,
+    qo_indptr,
+    items,
+    item_count,
+    token_splits,
+    requests,
+    wave,
+    shortest,
+    GROUP: tl.constexpr,
+    RAGGED: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program a request: cut its KV range into items that fill about one wave of programs.
+
+    Each program repeats the sums over all requests, which needs no order between programs.
+    """
+    me = tl.program_id(0)
+    load = tl.zeros((1,), tl.int64)
+    for start in range(0, requests, BLOCK):
+        other = start + tl.arange(0, BLOCK)
+        _, length, _, queries = _request(
+            kv_indptr, qo_indptr, other, other < requests, GROUP, RAGGED
+        )
+        groups = tl.cdiv(queries, GROUP)
+        load += tl.sum(groups.to(tl.int64) * length, 0, keep_dims=True)
+    even = tl.cdiv(tl.cdiv(tl.sum(load, 0), wave), TOKENS) * TOKENS
+    chunk = tl.maximum(even, shortest).to(tl.int32)
+
+    items_before = tl.zeros((1,), tl.int32)
+    partials_before = tl.zeros((1,), tl.int32)
+    for start in range(0, me, BLOCK):
+        other = start + tl.arange(0, BLOCK)
+        _, length, _, queries = _request(kv_indptr, qo_indptr, other, other < me, GROUP, RAGGED)
+        splits = tl.cdiv(length, chunk)
+        count = tl.cdiv(queries, GROUP) * splits
+        items_before += tl.sum(count, 0, keep_dims=True)
+        partials_before += tl.sum(tl.where(splits > 1, count, 0), 0, keep_dims=True)
+    first_item = tl.sum(items_before, 0)
+    first_partial = tl.sum(partials_before, 0)
+
+    first_slot, length, query, queries = _request(
+        kv_indptr, qo_indptr, me, me < requests, GROUP, RAGGED
+    )
+    splits = tl.cdiv(length, chunk)
+    width = tl.cdiv(tl.cdiv(length, tl.maximum(splits, 1)), TOKENS) * TOKENS
+    width = tl.maximum(width, TOKENS)
+    count = tl.cdiv(queries, GROUP) * splits
+    if me == requests - 1:
+        tl.store(item_count, first_item + count)
+
+    for start in range(0, count, BLOCK):
+        index = start + tl.arange(0, BLOCK)
+        live = index < count
+        group = index // splits
+        begin = (index % splits) * width
+        tokens = tl.minimum(queries - group * GROUP, GROUP)
+        limit = tl.maximum(length - queries + group * GROUP + tokens, 0)
+        item = items + (first_item + index) * 8
+        tl.store(item, query + group * GROUP, mask=live)
+        tl.store(item + 1, tokens, mask=live)
+        tl.store(item + 2, first_slot + tl.zeros_like(index), mask=live)
+        tl.store(item + 3, begin, mask=live)
+        tl.store(item + 4, tl.minimum(begin + width, limit), mask=live)
+        tl.store(item + 5, limit, mask=live)
+        tl.store(item + 6, tl.where(limit > width, first_partial + index, -1), mask=live)
+
+    for start in range(0, queries, BLOCK):
+        index = start + tl.arange(0, BLOCK)
+        live = index < queries
+        group = index // GROUP
+        tokens = tl.minimum(queries - group * GROUP, GROUP)
+        limit = tl.maximum(length - queries + group * GROUP + tokens, 0)
+        entry = token_splits + (query + index) * 4
+        tl.store(entry, first_partial + group * splits, mask=live)
+        tl.store(entry + 1, tl.cdiv(limit, width), mask=live)
+        tl.store(entry + 2, index % GROUP, mask=live)

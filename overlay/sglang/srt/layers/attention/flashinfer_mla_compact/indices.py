@@ -1,0 +1,52 @@
+"""Upstream's index updaters, followed by the placement of what they planned.
+
+FlashInfer's planner reads lengths, never index values, and a planned wrapper reads the indices
+from `_kv_indices_buf` when it runs. So upstream plans as ever, and the values are changed after.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.flashinfer_mla_backend import (
+    FlashInferMLAIndicesUpdaterDecode,
+    FlashInferMLAIndicesUpdaterPrefill,
+)
+
+
+class CompactDecodeIndices(FlashInferMLAIndicesUpdaterDecode):
+    """Plans decode steps for `FlashInferMLACompactAttnBackend`."""
+
+    def update(self, batch: torch.Tensor, *args: Any, decode_wrapper: Any, **kwargs: Any) -> None:
+        """`batch`: upstream's first argument, [requests], whatever it means in this release."""
+        super().update(batch, *args, decode_wrapper=decode_wrapper, **kwargs)
+        self.attn_backend.place_decode(decode_wrapper, len(batch))
+
+
+class CompactPrefillIndices(FlashInferMLAIndicesUpdaterPrefill):
+    """Plans extends and verifies for `FlashInferMLACompactAttnBackend`."""
+
+    def update(
+        self,
+        batch: torch.Tensor,
+        *args: Any,
+        prefill_wrapper_paged: Any,
+        use_ragged: bool,
+        **kwargs: Any,
+    ) -> None:
+        """`batch`: upstream's first argument, [requests]."""
+        super().update(
+            batch,
+            *args,
+            prefill_wrapper_paged=prefill_wrapper_paged,
+            use_ragged=use_ragged,
+            **kwargs,
+        )
+        if use_ragged:
+            self.attn_backend.place_nothing()
+            return
+        host_plan = kwargs.get("fast_verify_plan_kwargs")
+        if host_plan is not None:  # a plan from host arrays leaves the wrapper's indptr as it was
+            prefill_wrapper_paged._kv_indptr_buf.copy_(host_plan["kv_indptr_cpu"])
+        self.attn_backend.place_extend(prefill_wrapper_paged, len(batch))
