@@ -174,7 +174,7 @@ def _parallel(facts: Facts) -> str | None:
             "start with --dcp-size 1."
         )
     if facts.pdmux:
-        return "PD multiplexing runs two streams over one compact buffer: start without --enable-pdmux."
+        return "PD multiplexing runs two streams over one buffer: start without --enable-pdmux."
     return None
 
 
