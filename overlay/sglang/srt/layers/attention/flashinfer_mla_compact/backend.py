@@ -8,6 +8,8 @@ compact buffer reads FP8 rows directly (`direct`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -69,15 +71,6 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         if self._decodes_directly:
             self.decode_wrapper = self._direct_wrapper(self.kv_indptr.shape[0] - 1, 1)
 
-    @property
-    def token_to_kv_pool(self) -> KeyReader:
-        """The pool with compact keys. Assigning one wraps it: speculative workers swap theirs."""
-        return self._keys
-
-    @token_to_kv_pool.setter
-    def token_to_kv_pool(self, pool: Any) -> None:
-        self._keys = KeyReader(pool, self._read_keys)
-
     def init_forward_metadata(self, forward_batch: Any) -> None:
         super().init_forward_metadata(forward_batch)
         if self._reads_directly:
@@ -91,6 +84,28 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
             self.decode_wrapper.slots = self.cuda_graph_kv_indices
             self.decode_cuda_graph_metadata[forward_batch.batch_size] = self.decode_wrapper
         self._run_directly()
+
+    def forward_decode(self, *inputs: Any, **options: Any) -> Any:
+        with self._keys_for_reading():
+            return super().forward_decode(*inputs, **options)
+
+    def forward_extend(self, *inputs: Any, **options: Any) -> Any:
+        with self._keys_for_reading():
+            return super().forward_extend(*inputs, **options)
+
+    @contextmanager
+    def _keys_for_reading(self) -> Iterator[None]:
+        """While upstream runs a layer, its pool hands out keys that are ready to attend to.
+
+        Models reach the pool through the backend, too, and write to what `get_key_buffer` gives
+        them: outside of attention it must be the pool itself.
+        """
+        pool = self.token_to_kv_pool
+        self.token_to_kv_pool = KeyReader(pool, self._read_keys)
+        try:
+            yield
+        finally:
+            self.token_to_kv_pool = pool
 
     def place_decode(self, wrapper: Any, requests: int) -> None:
         """After upstream planned a decode: make its indices fit what decode reads."""

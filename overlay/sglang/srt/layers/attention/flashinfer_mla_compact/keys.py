@@ -13,17 +13,21 @@ class KeyReader:
 
     The pool is asked anew each time: it may wait for a layer that is still being loaded, map
     layer ids, or have been released and allocated again.
+
+    Args:
+        pool: the KV pool.
+        read: turns a layer's buffer, [pool rows, 1, 576] FP8, into what attention takes.
     """
 
     def __init__(self, pool: Any, read: Callable[[torch.Tensor], Any]) -> None:
-        self.pool = pool.pool if isinstance(pool, KeyReader) else pool
+        self._pool = pool
         self._read = read
 
     def get_key_buffer(self, layer_id: int) -> Any:
-        return self._read(self.pool.get_key_buffer(layer_id))
+        return self._read(self._pool.get_key_buffer(layer_id))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.pool, name)
+        return getattr(self._pool, name)
 
 
 class UncastKeys:
