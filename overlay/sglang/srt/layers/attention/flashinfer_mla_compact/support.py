@@ -93,10 +93,11 @@ def capacity_rows(pool_rows: int, settings: Settings) -> int:
 
 
 def decodes_directly(pool_rows: int, settings: Settings) -> bool:
-    """Whether decode reads FP8 rows itself instead of going through the compact buffer."""
-    if settings.strategy == "auto":
-        return capacity_rows(pool_rows, settings) < pool_rows
-    return settings.strategy == "direct"
+    """Whether decode reads FP8 rows itself instead of going through the compact buffer.
+
+    A buffer smaller than the pool may overflow, which a captured decode could not survive.
+    """
+    return settings.strategy == "direct" or capacity_rows(pool_rows, settings) < pool_rows
 
 
 def casts_keys(facts: Facts) -> bool:
