@@ -88,8 +88,10 @@ class _Reader:
             self.take()
         old = self.path(b"--- ", b"a/")
         new = self.path(b"+++ ", b"b/")
-        if old and new and old != new:
+        if old != new and old and new:
             raise self.bad(f"renames are not supported: {old} -> {new}")
+        if not old and not new:
+            raise self.bad("/dev/null on both sides")
         kind: Kind = "modify" if old and new else "add" if new else "delete"
         hunks = self.hunks(kind)
         return FilePatch(new or old, kind, hunks)

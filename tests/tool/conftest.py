@@ -19,6 +19,11 @@ class Result(NamedTuple):
 Overlay = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> toys.Toy:
     return toys.make(tmp_path)
