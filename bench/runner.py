@@ -40,6 +40,7 @@ class Plan:
         pool: KV pool in tokens; None fills the memory.
         fraction: share of the free device memory for weights and pool.
         interleave: all engines at once, measured by turns.
+        logs: folder for what the engines print.
     """
 
     model: Path
@@ -50,6 +51,7 @@ class Plan:
     pool: int | None
     fraction: float
     interleave: bool
+    logs: Path
 
 
 class Worker:
@@ -97,15 +99,13 @@ def run(plan: Plan, results: Results) -> None:
     for group in groups:
         missing = [p for p in plan.points if any(not results.find(s.name, p) for s in group)]
         if missing:
-            with _workers(plan, group, results.path.parent) as workers:
+            with _workers(plan, group) as workers:
                 for point in missing:
                     _measure_point(plan, point, workers, results)
 
 
 @contextlib.contextmanager
-def _workers(
-    plan: Plan, group: list[Setup], folder: Path
-) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
+def _workers(plan: Plan, group: list[Setup]) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
     """Running engines by name, with their descriptions; one starts after the other has its pool."""
     task = read_task(plan.model)
     workers: list[Worker] = []
@@ -114,7 +114,7 @@ def _workers(
     try:
         for setup in group:
             begin = time.monotonic()
-            log = folder / "logs" / f"{setup.name}.log"
+            log = plan.logs / f"{setup.name}.log"
             probe = task.probe_layer if task else 0
             launch = Launch(setup, str(plan.model), plan.pool, plan.fraction, log, probe)
             _say(f"{setup.name}: starting")

@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="start all engines at once and measure them by turns, for ratios (needs the memory)",
     )
+    measure.add_argument("--logs", type=Path, help="folder for the engines' output")
     against = verbs.add_parser("compare", help="compare the setups of a file")
     against.add_argument("file", type=Path)
     against.add_argument("--against", default="stock", help="the setup to compare with")
@@ -90,6 +91,7 @@ def _plan(chosen: argparse.Namespace) -> Plan:
         pool=chosen.pool or None,
         fraction=chosen.fraction,
         interleave=chosen.interleave,
+        logs=chosen.logs or chosen.out.parent / "logs",
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from bench.lookup import Task
 
 ROOT = Path(__file__).parents[2]
-FAKE = Path(__file__).parent / "fake"
+FAKES = f"{Path(__file__).parent / 'fake'}:{Path(__file__).parent / 'fake_torch'}"
 TASK = Task(layers=5, vocabulary=97 * 80, probe_layer=2)
 
 
@@ -34,7 +34,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", **more}
+    return {**os.environ, "PYTHONPATH": f"{FAKES}:{ROOT}", **more}
 
 
 def serve(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Measure on this host, one step a call; a step that was stopped continues where it was.
+#
+# usage: bench/gpu.sh STEP...
+#   model    make the benchmark model
+#   tokens   stock, compact and a wrong row: tokens and TPOT at the pool of 495,552
+#   bf16     compact and BF16 KV by turns
+#   fp8      compact, FlashMLA and Triton by turns
+#   pool     compact at pools of 131,072 and 2,000,000
+#
+#   MODEL     folder of the model (default: /tmp/bench-model)
+#   RESULTS   folder of the JSON files (default: bench/results)
+#   STEP_SECONDS  time after which a step stops, keeping its records (default: 530)
+# exit: 0 done; 1 a check failed; 2 usage; 124 out of time, run the same step again
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+model=${MODEL:-/tmp/bench-model}
+results=${RESULTS:-bench/results}
+python=${PYTHON:-python3}
+
+limited() {
+    timeout --signal=TERM --kill-after=60 "${STEP_SECONDS:-530}" "$python" -m "$@"
+}
+
+serve() { # FILE SETUPS POINTS MORE...
+    local file=$1 setups=$2 points=$3
+    shift 3
+    # shellcheck disable=SC2086
+    limited bench.serve run --model "$model" --out "$results/$file" \
+        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --points $points "$@"
+}
+
+make_model() {
+    [ -f "$model/config.json" ] || limited bench.model "$model"
+}
+
+goals="1x100 1x8192 1x65536 16x8192 64x2048"
+[ $# -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+for step in "$@"; do
+    case $step in
+        model) make_model ;;
+        tokens)
+            make_model
+            serve tokens.json "stock compact wrong-row" "1x100 1x8192 16x8192 64x2048"
+            ;;
+        bf16)
+            make_model
+            serve bf16.json "bf16 compact" "$goals" --interleave --tokens 64
+            ;;
+        fp8)
+            make_model
+            serve fp8.json "compact flashmla triton" "$goals" --interleave --tokens 64
+            ;;
+        pool)
+            make_model
+            serve pool-131072.json compact "1x100 1x8192 16x1024" --pool 131072
+            serve pool-2000000.json compact "1x100 1x8192 16x1024" --pool 2000000
+            ;;
+        *)
+            echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2
+            exit 2
+            ;;
+    esac
+done
