@@ -1,0 +1,77 @@
+"""The command line: usage errors, exit codes in the help, and verify's interpreter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from overlaytool import verify
+from overlaytool.cli import VERBS, main
+
+from tests.tool.conftest import Overlay
+from tests.tool.toy import Toy
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["fly"], ["apply", "--tree", "a", "--python", "b"], ["status", "--from-wheel", "x"]],
+)
+def test_usage_errors_exit_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+
+
+def test_an_unknown_pin_names_the_known_ones(overlay: Overlay) -> None:
+    refused = overlay("apply", "--pin", "0.0.1")
+    assert refused.code == 2
+    assert refused.err == "overlay apply: there is no pin '0.0.1': the pins are 1.2.3\n"
+
+
+def test_without_a_tree_the_remedy_is_told(overlay: Overlay) -> None:
+    refused = overlay("apply")
+    assert refused.code == 2
+    assert "run fetch" in refused.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_each_verb_lists_its_exit_codes(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    help_text = capsys.readouterr().out
+    assert "exit codes:\n  0  " in help_text
+    assert "\n  2  usage error" in help_text
+
+
+@pytest.mark.parametrize(("code", "wanted"), [(0, 0), (1, 1), (6, 6), (139, 6), (3, 6)])
+def test_verify_passes_the_hook_points_code_on_and_never_says_ok_by_default(
+    toy: Toy,
+    overlay: Overlay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    wanted: int,
+) -> None:
+    program = tmp_path / "points.py"
+    program.write_text(f"import sglang.srt.compact.backend as b\nraise SystemExit({code})\n")
+    monkeypatch.setattr(verify, "HOOK_POINTS", program)
+    overlay("apply", "--tree", toy.tree)
+    where = ("--tree", toy.tree, "--python", sys.executable)
+    assert overlay("verify", *where).code == wanted
+    assert not list(toy.tree.rglob("*.pyc"))
+
+
+def test_verify_stops_at_a_state_that_is_not_whole(toy: Toy, overlay: Overlay) -> None:
+    overlay("apply", "--tree", toy.tree)
+    toy.file("sglang/srt/choices.py").write_text("")
+    where = ("--tree", toy.tree, "--python", sys.executable)
+    assert overlay("verify", *where).code == 4
+
+
+def test_verify_without_an_interpreter_could_not_import(toy: Toy, overlay: Overlay) -> None:
+    refused = overlay("verify", "--tree", toy.tree)
+    assert refused.code == 6
+    assert "ci/venv.sh" in refused.err
