@@ -1,0 +1,159 @@
+"""What is served and what is refused: one sentence for each refusal, with its remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PACKAGE = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
+PATH = Path(__file__).resolve().parents[2] / PACKAGE / "support.py"
+
+
+def load() -> ModuleType:
+    """The module as launch-time tools load it: by path, without its package."""
+    spec = importlib.util.spec_from_file_location("support_under_test", PATH)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+support = load()
+
+# What differs from an ordinary FP8 pool, and words that the refusal must hold.
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "latent of another size": (
+        {"kv_lora_rank": 256, "kv_cache_dim": 320},
+        ["256 + 64", "--attention-backend triton"],
+    ),
+    "no rope": (
+        {"qk_rope_head_dim": 0, "kv_cache_dim": 512},
+        ["512 + 0", "--attention-backend triton"],
+    ),
+    "FP4 pool": (
+        {"pool_class": "MLATokenToKVPoolFP4", "pool_dtype": "float4_e2m1fn_x2"},
+        ["MLATokenToKVPoolFP4", "--kv-cache-dtype"],
+    ),
+    "int8 pool": ({"pool_dtype": "int8"}, ["int8", "--kv-cache-dtype"]),
+    "unified memory": ({"unified_memory": True}, ["--enable-unified-memory"]),
+    "unified pool class": (
+        {"pool_class": "UnifiedMLATokenToKVPool"},
+        ["UnifiedMLATokenToKVPool", "--enable-unified-memory"],
+    ),
+    "page-interleaved pool": (
+        {"pool_class": "PageInterleaveMLATokenToKVPool"},
+        ["PageInterleaveMLATokenToKVPool", "--enable-unified-memory"],
+    ),
+    "hierarchical sparse pool": (
+        {"pool_class": "HiSparseDSATokenToKVPool"},
+        ["HiSparseDSATokenToKVPool", "start without"],
+    ),
+    "656-byte rows": (
+        {"kv_cache_dim": 656, "is_dsa": True},
+        ["656", "--dsa-prefill-backend trtllm", "--dsa-decode-backend trtllm"],
+    ),
+    "DSA model under a prefill graph": (
+        {"is_dsa": True, "prefill_graph": "breakable"},
+        ["breakable", "--cuda-graph-backend-prefill disabled"],
+    ),
+    "decode context parallelism": ({"dcp_size": 2}, ["2", "--dcp-size 1"]),
+    "PD multiplexing": ({"pdmux": True}, ["--enable-pdmux"]),
+    "topk 2": ({"topk": 2}, ["topk 2", "--speculative-eagle-topk 1"]),
+}
+
+SERVED: dict[str, dict[str, Any]] = {
+    "e4m3": {},
+    "e5m2": {"pool_dtype": "float8_e5m2"},
+    "bfloat16": {"pool_dtype": "bfloat16"},
+    "float16": {"pool_dtype": "float16"},
+    "prefill graph": {"prefill_graph": "breakable"},
+    "piecewise prefill graph": {"prefill_graph": "tc_piecewise"},
+    "speculation with topk 1": {"topk": 1},
+    "raw DSA rows without a prefill graph": {"is_dsa": True, "pool_class": "DSATokenToKVPool"},
+    "a pool class of someone else": {"pool_class": "PrivateMLAPool"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_served_is_refused_by_name_with_the_remedy(case: str) -> None:
+    differs, words = REFUSED[case]
+    reasons = support.refusals(support.Facts(**differs))
+    assert len(reasons) == 1
+    assert reasons[0].endswith(".")
+    assert [word for word in words if word not in reasons[0]] == []
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_what_is_served_is_not_refused(case: str) -> None:
+    assert support.refusals(support.Facts(**SERVED[case])) == []
+
+
+def test_every_reason_is_given_at_once() -> None:
+    reasons = support.refusals(support.Facts(dcp_size=4, topk=8, pdmux=False))
+    assert len(reasons) == 2
+
+
+@pytest.mark.parametrize(("dtype", "casts"), [("float8_e4m3fn", True), ("float8_e5m2", True),
+                                              ("bfloat16", False), ("float16", False)])  # fmt: skip
+def test_only_a_pool_that_stock_would_cast_is_read_compactly(dtype: str, casts: bool) -> None:
+    assert support.casts_keys(support.Facts(pool_dtype=dtype)) is casts
+
+
+def test_a_sparse_model_is_told_that_it_attends_densely() -> None:
+    assert support.notices(support.Facts()) == []
+    (notice,) = support.notices(support.Facts(is_dsa=True))
+    assert "index_topk" in notice
+
+
+def test_settings_have_defaults() -> None:
+    settings = support.read_settings({})
+    assert settings == support.Settings()
+    assert settings.buffer_mib == support.DEFAULT_BUFFER_MIB
+
+
+@pytest.mark.parametrize("strategy", ["auto", "gather", "direct", "stock"])
+def test_every_strategy_is_read(strategy: str) -> None:
+    environment = {support.STRATEGY_VARIABLE: strategy, support.BUFFER_VARIABLE: "64"}
+    assert support.read_settings(environment) == support.Settings(strategy, 64)
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "64MiB", "lots", " 64"])
+def test_a_buffer_that_is_no_size_is_refused_in_one_sentence(value: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        support.read_settings({support.BUFFER_VARIABLE: value})
+    assert support.BUFFER_VARIABLE in str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["", "fast", "GATHER"])
+def test_an_unknown_strategy_is_refused_with_the_known_ones(value: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        support.read_settings({support.STRATEGY_VARIABLE: value})
+    assert support.STRATEGY_VARIABLE in str(caught.value)
+    assert [name for name in support.STRATEGIES if name not in str(caught.value)] == []
+
+
+def test_the_buffer_never_has_more_rows_than_the_pool_or_the_budget() -> None:
+    one = support.Settings(buffer_mib=1)
+    assert support.capacity_rows(500, one) == 500
+    assert support.capacity_rows(10**9, one) == 2**20 // 1152
+    assert support.capacity_rows(10**9, one) * support.COMPACT_ROW_BYTES <= 2**20
+
+
+def test_it_imports_neither_torch_nor_sglang() -> None:
+    check = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('support', {str(PATH)!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "sys.modules['support'] = module\n"
+        "spec.loader.exec_module(module)\n"
+        "sys.exit('torch' in sys.modules or 'sglang' in sys.modules or 'triton' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
