@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import torch
 import triton
-
-from .direct_kernels import (
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels import (
     ITEM_FIELDS,
     TOKEN_FIELDS,
     attend_splits,

@@ -44,12 +44,11 @@ def _decode(raw, CODEC: tl.constexpr):
         value = wide.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2**120
         return tl.where((bits & 0x7F) == 0x7F, float("nan"), value).to(tl.float16)
     else:
-        if CODEC == "e5m2":
-            ASSEMBLY: tl.constexpr = _E5M2_BYTES
-        elif CODEC == "e4m3_bits":
-            ASSEMBLY: tl.constexpr = _E4M3_BITS
-        else:
-            ASSEMBLY: tl.constexpr = _E4M3_NATIVE
+        ASSEMBLY: tl.constexpr = (
+            _E5M2_BYTES
+            if CODEC == "e5m2"
+            else (_E4M3_BITS if CODEC == "e4m3_bits" else _E4M3_NATIVE)
+        )
         return tl.inline_asm_elementwise(
             ASSEMBLY, "=r,=r,r", [raw], tl.float16, is_pure=False, pack=4
         )

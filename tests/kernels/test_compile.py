@@ -1,0 +1,113 @@
+"""Every configuration of the direct kernel compiles for its card, fits and spills nothing."""
+
+from __future__ import annotations
+
+import pytest
+from sglang.srt.layers.attention.flashinfer_mla_compact import direct
+
+from tests.kernels import aot
+
+KERNELS = "sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels"
+POINTERS = {
+    "q_nope": "*bf16",
+    "q_rope": "*bf16",
+    "pool": "*u8",
+    "slots": "*i32",
+    "items": "*i32",
+    "item_count": "*i32",
+    "partial": "*fp32",
+    "partial_lse": "*fp32",
+    "out": "*bf16",
+    "lse": "*fp32",
+}
+STRIDES = (
+    "nope_token",
+    "nope_head",
+    "rope_token",
+    "rope_head",
+    "pool_row",
+    "out_token",
+    "out_head",
+)
+TARGETS = [(card, rows) for card, table in direct.CONFIGS.items() for rows in table]
+
+
+def attend_job(card: int, rows: int, heads: int, group: int = 1, codec: str = "") -> aot.Job:
+    config = direct.CONFIGS[card][rows]
+    return aot.Job(
+        kernel=f"{KERNELS}:attend_splits",
+        arch=card,
+        types={**POINTERS, **dict.fromkeys(STRIDES, "i32"), "scale": "fp32"},
+        constants={
+            "HEADS": heads,
+            "GROUP": group,
+            "ROWS": config.rows,
+            "TOKENS": config.tokens,
+            "CODEC": codec or ("e4m3" if card >= 89 else "e4m3_bits"),
+            "WRITE_LSE": True,
+        },
+        warps=config.warps,
+        stages=config.stages,
+        registers=config.registers,
+        aligned=STRIDES,
+    )
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[tuple[int, int], aot.Report]:
+    jobs = [attend_job(card, rows, heads=rows) for card, rows in TARGETS]
+    return dict(zip(TARGETS, aot.compile_all(jobs), strict=True))
+
+
+@pytest.mark.parametrize(("card", "rows"), TARGETS)
+def test_configuration_fits_its_card(
+    reports: dict[tuple[int, int], aot.Report], card: int, rows: int
+) -> None:
+    report = reports[card, rows]
+    config = direct.CONFIGS[card][rows]
+    print(f"sm_{card}, {rows} rows: {report}")
+    assert report.spilled == 0
+    assert report.shared <= aot.SHARED_LIMIT[card]
+    assert report.registers * config.warps * 32 * config.blocks <= 65_536
+    assert report.counts["async"], "rows must be copied asynchronously"
+    # 4 instructions a warp for each 16 x 8 x 16 product: a tile that is decoded twice, or a
+    # product done twice, shows here.
+    assert report.counts["wgmma"] or report.counts["mma"] == _products(config)
+
+
+def _products(config: direct.Config) -> int:
+    """mma.sync instructions a warp for one tile if no warp repeats another's work."""
+    along_tokens = max(config.tokens // 8 // config.warps, 1)
+    scores: int = config.rows // 16 * along_tokens * (576 // 16)
+    values: int = config.rows // 16 * (512 // 8 // config.warps) * (config.tokens // 16)
+    return scores + values
+
+
+def test_every_decoder_compiles() -> None:
+    jobs = [attend_job(card, 16, heads=16, codec="e5m2") for card in (80, 90)]
+    assert [report.spilled for report in aot.compile_all(jobs)] == [0, 0]
+
+
+def test_groups_of_tokens_spill_no_more_than_their_limits() -> None:
+    jobs = [
+        attend_job(90, 16, heads=8, group=2),
+        attend_job(90, 64, heads=20, group=4),
+        attend_job(120, 32, heads=16, group=2),
+    ]
+    assert max(report.spilled for report in aot.compile_all(jobs)) <= 40
+
+
+def test_plan_and_merge_compile_for_the_oldest_and_the_newest_card() -> None:
+    numbers = dict.fromkeys(("requests", "wave", "shortest", "out_token", "out_head"), "i32")
+    types = {**POINTERS, **numbers, "token_splits": "*i32", "kv_indptr": "*i32"}
+    plan = {"GROUP": 4, "RAGGED": True, "TOKENS": 32, "BLOCK": direct.PLAN_BLOCK}
+    merge = {"HEADS": 16, "GROUP": 1, "COLUMNS": 512, "ROUND": direct.MERGE_ROUND}
+    jobs = [
+        job
+        for card in (80, 120)
+        for job in (
+            aot.Job(f"{KERNELS}:plan_splits", card, {**types, "qo_indptr": "*i32"}, plan, 4, 3),
+            aot.Job(f"{KERNELS}:merge_splits", card, types, {**merge, "WRITE_LSE": True}, 4, 3),
+        )
+    ]
+    assert [report.spilled for report in aot.compile_all(jobs)] == [0] * 4

@@ -1,0 +1,258 @@
+"""The direct kernel under Triton's interpreter, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pytest
+import torch
+from sglang.srt.layers.attention.flashinfer_mla_compact import direct
+
+# numpy warns where the hardware would not: log2(0), 1 / 0 in a branch not taken.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+
+SM_SCALE = 192**-0.5
+ROWS = 1024
+# Root mean square, relative. Results are float32 here, as the interpreter truncates to bfloat16:
+# what remains is the rounding of probabilities to float16. Probabilities in bfloat16 fail this.
+TOLERANCE = 2e-4
+QUIET_NAN = 0x7F
+
+
+@dataclass
+class Step:
+    """The inputs of one layer of one step."""
+
+    query: torch.Tensor
+    pool: torch.Tensor
+    slots: torch.Tensor
+    lengths: list[int]
+    tokens: list[int]
+
+    def offsets(self, counts: list[int]) -> torch.Tensor:
+        return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
+
+
+def make_step(
+    lengths: list[int],
+    tokens: list[int],
+    heads: int,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    seed: int = 0,
+) -> Step:
+    """Random rows; every slot that no request uses, and the list's tail, hold NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    pool = torch.randn(ROWS, 1, 576, generator=generator).to(dtype)
+    slots = torch.randperm(ROWS, generator=generator)[: sum(lengths)].to(torch.int32)
+    idle = torch.ones(ROWS, dtype=torch.bool)
+    idle[slots.long()] = False
+    pool.view(torch.uint8)[idle] = QUIET_NAN
+    stale = torch.nonzero(idle)[:64, 0].to(torch.int32)
+    query = torch.randn(sum(tokens), heads, 576, generator=generator).to(torch.bfloat16)
+    return Step(query, pool, torch.cat([slots, stale]), lengths, tokens)
+
+
+def run(
+    step: Step,
+    q_per_request: int | None = 1,
+    config: direct.Config | None = None,
+    out: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    total, heads, _ = step.query.shape
+    workspace = direct.make_workspace(
+        heads, total, torch.device("cpu"), q_per_request=q_per_request, config=config
+    )
+    ragged = step.offsets(step.tokens) if q_per_request is None else None
+    direct.plan(workspace, step.offsets(step.lengths), ragged)
+    out = torch.full((total, heads, 512), 7.0) if out is None else out
+    lse = torch.full((total, heads), 7.0)
+    direct.attend(
+        step.query[..., :512],
+        step.query[..., 512:],
+        step.pool,
+        step.slots,
+        workspace,
+        sm_scale=SM_SCALE,
+        out=out,
+        lse=lse,
+    )
+    return out, lse
+
+
+def reference(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float64 attention, token by token."""
+    outs, lses = [], []
+    first_slot = first_token = 0
+    for length, tokens in zip(step.lengths, step.tokens, strict=True):
+        rows = step.pool[step.slots[first_slot : first_slot + length].long(), 0].double()
+        for token in range(tokens):
+            seen = rows[: max(length - tokens + token + 1, 0)]
+            scores = step.query[first_token + token].double() @ seen.T * SM_SCALE
+            outs.append(scores.softmax(-1) @ seen[:, :512])
+            lses.append(scores.logsumexp(-1) * direct.LOG2_E)
+        first_slot, first_token = first_slot + length, first_token + tokens
+    return torch.stack(outs), torch.stack(lses)
+
+
+def assert_close(result: tuple[torch.Tensor, torch.Tensor], step: Step) -> None:
+    out, lse = result
+    ideal, ideal_lse = reference(step)
+    error = (out.double() - ideal).norm() / ideal.norm()
+    assert error < TOLERANCE, f"relative error {error:.2e}"
+    torch.testing.assert_close(lse.double(), ideal_lse, atol=2e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [8, 16, 20, 64])
+def test_decode_matches_float64_for_any_head_count(heads: int) -> None:
+    step = make_step([1, 37, 300], [1, 1, 1], heads)
+    assert_close(run(step), step)
+
+
+def test_128_heads_take_more_than_one_tile() -> None:
+    step = make_step([70, 3], [1, 1], 128)
+    assert_close(run(step), step)
+
+
+def test_split_ranges_are_merged_with_their_weights() -> None:
+    step = make_step([640, 129, 128, 5], [1] * 4, 16)
+    config = direct.Config(16, 32, 4, 3, None, 4, shortest=64)
+    workspace = direct.make_workspace(16, 4, torch.device("cpu"), config=config)
+    direct.plan(workspace, step.offsets(step.lengths))
+    splits = workspace.token_splits[:, 1].tolist()
+    assert splits[0] >= 8 and splits[-1] == 1
+    assert int(workspace.item_count) == sum(splits) <= workspace.items.shape[0]
+    assert_close(run(step, config=config), step)
+
+
+def test_merge_needs_several_rounds() -> None:
+    step = make_step([1000], [1], 8)
+    config = direct.Config(16, 16, 4, 3, None, 16, shortest=16)
+    assert_close(run(step, config=config), step)
+
+
+def test_slots_may_repeat_within_and_across_requests() -> None:
+    step = make_step([200, 200], [1, 1], 16)
+    step.slots[200:400] = step.slots[:200].flip(0)
+    step.slots[50:60] = step.slots[0]
+    assert_close(run(step), step)
+
+
+def test_an_empty_request_gives_zeros_and_minus_infinity() -> None:
+    step = make_step([0, 40, 0], [1, 1, 1], 16)
+    out, lse = run(step)
+    assert not out[0].any() and not out[2].any()
+    assert bool((lse[[0, 2]] == -torch.inf).all())
+    middle = Step(step.query[1:2], step.pool, step.slots, [40], [1])
+    assert_close((out[1:2], lse[1:2]), middle)
+
+
+def test_padded_requests_of_a_captured_batch_do_no_harm() -> None:
+    step = make_step([90, 1, 1], [1, 1, 1], 16)
+    step.slots[90:92] = 0
+    step.pool[0] = 1.0
+    assert_close(run(step), step)
+
+
+def test_a_replay_may_have_other_lengths() -> None:
+    workspace = direct.make_workspace(16, 2, torch.device("cpu"))
+    for lengths in ([300, 200], [7, 420], [1, 1]):
+        step = make_step(lengths, [1, 1], 16, seed=lengths[0])
+        direct.plan(workspace, step.offsets(lengths))
+        out, lse = torch.empty(2, 16, 512), torch.empty(2, 16)
+        direct.attend(
+            step.query[..., :512],
+            step.query[..., 512:],
+            step.pool,
+            step.slots,
+            workspace,
+            sm_scale=SM_SCALE,
+            out=out,
+            lse=lse,
+        )
+        assert_close((out, lse), step)
+
+
+def test_rows_of_the_pool_and_of_the_output_may_be_strided() -> None:
+    step = make_step([70, 130], [1, 1], 16)
+    wide = torch.full((ROWS, 3, 576), QUIET_NAN, dtype=torch.uint8).view(step.pool.dtype)
+    wide[:, 1:2].copy_(step.pool)
+    step.pool = wide[:, 1:2]
+    out = torch.zeros(2, 16, 600)[..., :512]
+    assert_close(run(step, out=out), step)
+
+
+def test_e5m2_and_float16_queries_match_float64() -> None:
+    step = make_step([37, 300], [1, 1], 16, torch.float8_e5m2)
+    step.query = step.query.to(torch.float16)
+    assert_close(run(step), step)
+
+
+def test_output_is_rounded_to_its_own_dtype() -> None:
+    step = make_step([300], [1], 16)
+    exact, _ = run(step)
+    rounded, _ = run(step, out=torch.zeros(1, 16, 512, dtype=torch.bfloat16))
+    torch.testing.assert_close(rounded.float(), exact, atol=0.0, rtol=2**-7)
+
+
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-6, 3e4, 1e8])
+def test_queries_beyond_float16_keep_their_precision(magnitude: float) -> None:
+    step = make_step([64], [1], 16)
+    step.query[0, 3] = (step.query[0, 3].float() * magnitude).to(torch.bfloat16)
+    assert_close(run(step), step)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_every_code_is_decoded_as_the_cast_does(dtype: torch.dtype) -> None:
+    """A request of one row returns that row: 512 codes a request."""
+    step = make_step([1, 1], [1, 1], 8, dtype)
+    codes = torch.arange(256, dtype=torch.uint8)
+    finite = codes.view(dtype).float().isfinite()
+    rows = step.pool.view(torch.uint8)[step.slots[:2].long(), 0]
+    rows[:, 512:] = 0
+    rows[0, :256] = torch.where(finite, codes, 0)
+    rows[1, :512] = 0
+    rows[1, 17] = QUIET_NAN
+    step.pool.view(torch.uint8)[step.slots[:2].long(), 0] = rows
+    out, _ = run(step)
+    expected = rows[0, :512].view(dtype).float()
+    assert torch.equal(out[0].float(), expected.expand(8, 512))
+    assert bool(out[1].isnan().all()), "NaN in a visible row reaches the output"
+
+
+def test_infinities_of_e5m2_reach_the_output() -> None:
+    step = make_step([1], [1], 8, torch.float8_e5m2)
+    step.pool[int(step.slots[0]), 0, 5] = torch.inf
+    out, _ = run(step)
+    assert not bool(out[..., 5].isfinite().any())
+
+
+@pytest.mark.parametrize("heads", [8, 20])
+def test_verify_tokens_see_one_more_row_each(heads: int) -> None:
+    step = make_step([4, 90, 33], [4] * 3, heads)
+    assert_close(run(step, q_per_request=4), step)
+
+
+def test_verify_across_splits() -> None:
+    step = make_step([258, 66], [4] * 2, 16)
+    config = direct.Config(32, 32, 4, 3, None, 4, shortest=32)
+    assert_close(run(step, q_per_request=4, config=config), step)
+
+
+def test_ragged_extend_matches_float64() -> None:
+    step = make_step([150, 9, 40, 70], [5, 9, 1, 7], 8)
+    config = direct.Config(32, 32, 4, 3, None, 2, shortest=32)
+    assert_close(run(step, q_per_request=None, config=config), step)
+
+
+def test_wrong_shapes_are_refused_in_one_sentence() -> None:
+    step = make_step([4], [1], 8)
+    workspace = direct.make_workspace(16, 1, torch.device("cpu"))
+    out = torch.empty(1, 8, 512, dtype=torch.bfloat16)
+    query = (step.query[..., :512], step.query[..., 512:])
+    with pytest.raises(ValueError, match="8 heads exceed a workspace for 1 tokens of 16"):
+        direct.attend(*query, step.pool, step.slots, workspace, sm_scale=1.0, out=out)
+    with pytest.raises(ValueError, match="qo_indptr is given"):
+        direct.plan(workspace, step.offsets([4]), step.offsets([1]))
+    with pytest.raises(ValueError, match=r"the pool holds torch\.uint8"):
+        direct.codec_of(torch.uint8, (9, 0))
