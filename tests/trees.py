@@ -1,0 +1,82 @@
+"""Trees of the pinned releases for tests: the bytes of the wheel, with this checkout's overlay.
+
+They lie in `build/test` and are brought up to date in place, so that a run after the first one
+finds its files compiled. What `build/sglang-<release>` holds is the user's business.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from overlaytool import fetch
+from overlaytool.pin import REPOSITORY, find, forward
+
+PINS = tuple(sorted(file.parent.name for file in REPOSITORY.glob("patches/*/series")))
+
+
+@cache
+def wheel(release: str) -> Path:
+    """The pinned wheel, fetched when it is not in `build/wheels`."""
+    pin = find(REPOSITORY, release)
+    lock = pin.lock()
+    return fetch.wheel(pin, lock.version, lock.wheels)
+
+
+@cache
+def applied_tree(release: str) -> Path:
+    """The folder to put on PYTHONPATH: the wheel of a pin, its patches and the overlay."""
+    tree = REPOSITORY / "build" / "test" / f"sglang-{release}"
+    overlaid = _overlaid(release)
+    paths = tree / "overlaid-paths"
+    names = "\n".join(sorted(overlaid))
+    if not paths.is_file() or paths.read_text() != names:
+        shutil.rmtree(tree, ignore_errors=True)
+        with zipfile.ZipFile(wheel(release)) as archive:
+            archive.extractall(tree)
+        paths.write_text(names)
+    for path, data in overlaid.items():
+        _update(tree / path, data)
+    return tree
+
+
+def _overlaid(release: str) -> dict[str, bytes | None]:
+    pin = find(REPOSITORY, release)
+    patches = pin.patches()
+    patched = {file.path for patch in patches for file in patch.files}
+    return {
+        **{path: forward(patches, path, fetch.member(wheel(release), path)) for path in patched},
+        **{path: file.read_bytes() for path, file in pin.overlay().items()},
+    }
+
+
+def _update(file: Path, data: bytes | None) -> None:
+    if data is None:
+        file.unlink(missing_ok=True)
+    elif not file.is_file() or file.read_bytes() != data:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
+        beside.write_bytes(data)
+        beside.replace(file)
+
+
+def run_in_tree(
+    tree: Path, *arguments: object, environment: Mapping[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with `tree` as its sglang, as no test module may import it itself."""
+    variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    variables |= {"PYTHONPATH": str(tree), **(environment or {})}
+    return subprocess.run(
+        [sys.executable, "-P", *map(str, arguments)],
+        env=variables,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
