@@ -59,7 +59,10 @@ class CarriedPatch:
 
 
 class Carrier:
-    """Carries patches in order; both trees are seen with the patches before applied."""
+    """Carries patches in order; both trees are seen with the patches before applied.
+
+    `labels` name the target and the pin in conflict markers.
+    """
 
     def __init__(self, pin: Read, target: Read, labels: tuple[str, str]) -> None:
         self._reads = {"pin": pin, "target": target}

@@ -46,7 +46,10 @@ def _written(found: Drift, args: argparse.Namespace) -> Path:
     label = found.target.release or found.target.name.removeprefix("the tree ")
     out = args.out or found.pin.repository / "out" / "drift"
     folder = Path(out) / f"{found.pin.release}..{label}"
-    report.write(found, folder)
+    try:
+        report.write(found, folder)
+    except OSError as error:
+        raise Refusal(f"cannot write the report: {error}", Exit.UNTRIED) from error
     return folder
 
 
@@ -56,9 +59,10 @@ def _tell(found: Drift, folder: Path) -> None:
         print(f"{patch.verdict:<11}{patch.name:<28}{notes}".rstrip())
     for row in found.findings:
         if row.verdict != "held":
-            print(f"{row.verdict:<11}{row.symbol}  {row.old} -> {row.new}")
+            print(f"{row.verdict:<11}{row.symbol or row.file}  {row.old} -> {row.new}")
             print(f"{'':<11}needed by {row.needed_by}")
     for cure in found.cures:
         if cure.landed:
-            print(f"{'cured':<11}{cure.symbol}: {cure.code} is gone ({cure.needed_by})")
+            print(f"{'cured':<11}{cure.symbol or cure.file}  {cure.code} is gone")
+            print(f"{'':<11}needed by {cure.needed_by}")
     print(f"{report.sentence(found)}; see {folder / 'report.md'}")

@@ -48,6 +48,7 @@ class Decisions:
 class Cure:
     """A fault of upstream's that the overlay or a patch lives on, and whether it is gone."""
 
+    file: str
     symbol: str
     code: str
     landed: bool
@@ -145,7 +146,7 @@ def _series_digest(pin: Pin) -> str:
 def _carry(
     patches: tuple[Patch, ...], own: Upstream, target: Upstream, decisions: Decisions
 ) -> tuple[CarriedPatch, ...]:
-    carrier = Carrier(own.read, target.read, (own.name, target.name))
+    carrier = Carrier(own.read, target.read, (target.name, own.name))
     done = []
     for patch in patches:
         edited = decisions.edited(patch.name)
@@ -177,7 +178,7 @@ def _cure(pin: Pin, entry: Entry, read: Read) -> Cure:
     [finding] = contract.check([entry], read)
     landed = finding.verdict in ("changed", "gone")
     code = "; ".join(entry.wanted)
-    return Cure(entry.symbol, code, landed, needing_line(pin, entry.needed_by))
+    return Cure(entry.file, entry.symbol, code, landed, needing_line(pin, entry.needed_by))
 
 
 def _candidates(

@@ -8,7 +8,7 @@ from pathlib import Path
 from overlaytool import refresh, relock
 from overlaytool.carry import LANDS
 from overlaytool.drift import Drift
-from overlaytool.errors import Exit
+from overlaytool.errors import Exit, Refusal
 from overlaytool.pin import Pin
 
 
@@ -39,17 +39,22 @@ def obstacle(drift: Drift) -> str | None:
 
 
 def land(drift: Drift) -> Path:
-    """Writes `patches/<release>` with its lock; on any failure nothing of it stays."""
+    """Writes `patches/<release>` with its lock; on any failure nothing of it stays.
+
+    Raises `Refusal` (40) where the folder can't be written or the release's wheels can't be had.
+    """
     release = drift.target.release
     assert release is not None, "obstacle() is asked first"
     pin = Pin(drift.pin.repository, release)
-    pin.folder.mkdir()
     try:
+        pin.folder.mkdir()
         for name, content in _pin_files(drift).items():
             (pin.folder / name).write_bytes(content)
         relock.write(pin)
-    except BaseException:
-        shutil.rmtree(pin.folder)
+    except BaseException as error:
+        shutil.rmtree(pin.folder, ignore_errors=True)
+        if isinstance(error, OSError | Refusal):
+            raise Refusal(f"no new pin, {pin.folder} is gone: {error}", Exit.UNTRIED) from error
         raise
     return pin.folder
 

@@ -168,7 +168,7 @@ def _contract_section(contract: Mapping[str, Any]) -> Iterable[str]:
     yield f"{contract['held']} rows held, {len(contract['broken'])} did not."
     for row in contract["broken"]:
         yield (
-            f"- **{row['symbol']}** ({row['file']}) {row['verdict']}\n"
+            f"- **{row['symbol'] or '(module)'}** ({row['file']}) {row['verdict']}\n"
             f"  - was: `{row['old']}`\n  - is: `{row['new']}`\n  - needed by: `{row['needed_by']}`"
         )
 
@@ -181,10 +181,10 @@ def _version_section(versions: list[Mapping[str, str]]) -> Iterable[str]:
 
 def _cure_section(cures: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     yield "## Upstream's own cures"
-    rows = [
-        [f"`{cure['symbol']}`", f"`{cure['code']}`", "gone" if cure["landed"] else "still there"]
-        for cure in cures
-    ]
+    rows = []
+    for cure in cures:
+        state = "gone" if cure["landed"] else "still there"
+        rows.append([f"`{cure['symbol'] or cure['file']}`", f"`{cure['code']}`", state])
     yield _rows(["where", "fault", "state"], rows)
 
 

@@ -1,0 +1,84 @@
+"""A small pin with a contract, and later releases of its upstream, all as wheels on disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+from overlaytool import relock
+from overlaytool.drift import PACKAGE
+
+from tests.tool import toy as toys
+
+NEXT = "1.2.4"
+MODULE = f"{PACKAGE.removeprefix('overlay/')}/backend.py"
+CONTRACT = f"""\
+[[entry]]
+file = "{toys.REGISTRY}"
+symbol = "register"
+parameters = ["name"]
+needed_by = "backend.py: register("
+
+[[entry]]
+file = "flashinfer/mla/__init__.py"
+symbol = "Wrapper.plan"
+needed_by = "backend.py: wrapper.plan("
+
+[[cure]]
+file = "{toys.REGISTRY}"
+symbol = ""
+code = ["BACKENDS = {{}}"]
+needed_by = "backend.py: register("
+"""
+REGISTRY = toys.UPSTREAM[toys.REGISTRY]
+CHOICES = toys.UPSTREAM[toys.CHOICES]
+
+
+def release(version: str, flashinfer: str = "9.1", **files: str) -> dict[str, str]:
+    """Files of a release; `registry` and `choices` replace those modules."""
+    information = f"sglang-{version}.dist-info"
+    tree = {
+        "sglang/__init__.py": "",
+        "sglang/_version.py": f"__version__ = '{version}'\n",
+        toys.REGISTRY: files.get("registry", REGISTRY),
+        toys.CHOICES: files.get("choices", CHOICES),
+    }
+    metadata = f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n"
+    metadata += f"Requires-Dist: flashinfer_python[cu13]=={flashinfer}\nRequires-Dist: torch==2.0\n"
+    return tree | {
+        f"{information}/METADATA": metadata,
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/RECORD": "".join(map(_record, tree.items())),
+    }
+
+
+def _record(item: tuple[str, str]) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(item[1].encode()).digest()).decode()
+    return f"{item[0]},sha256={digest.rstrip('=')},{len(item[1])}\n"
+
+
+def make(folder: Path) -> toys.Toy:
+    """The pin of 1.2.3, its contract and its FlashInfer."""
+    toy = toys.make(folder, release(toys.RELEASE))
+    toy.overlay(MODULE, "def start(wrapper):\n    register('compact')\n    wrapper.plan(1)\n")
+    (toy.repository / "contract.toml").write_text(CONTRACT)
+    (toy.pin.folder / "contract.toml").write_text(f"# sglang {toys.RELEASE}\n")
+    flashinfer(toy, "9.1")
+    relock.write(toy.pin)
+    return toy
+
+
+def flashinfer(toy: toys.Toy, version: str, source: str = "def plan(self): ...") -> None:
+    """Puts a FlashInfer among the wheels."""
+    files = {"flashinfer/mla/__init__.py": f"class Wrapper:\n    {source}\n"}
+    information = f"flashinfer_python-{version}.dist-info"
+    files[f"{information}/METADATA"] = f"Name: flashinfer_python\nVersion: {version}\n"
+    files[f"{information}/RECORD"] = "".join(map(_record, list(files.items())[:1]))
+    wheel = toys.make_wheel(toy.pin.wheels, version, files)
+    wheel.replace(wheel.with_name(wheel.name.replace("sglang", "flashinfer_python")))
+
+
+def publish(toy: toys.Toy, version: str = NEXT, flashinfer: str = "9.1", **files: str) -> Path:
+    """Puts a release's wheel among the wheels, where pip may find it."""
+    return toys.make_wheel(toy.pin.wheels, version, release(version, flashinfer, **files))
