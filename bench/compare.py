@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.results import Results, first_difference
+from bench.results import Results, first_difference, paired_ratio
 from bench.setups import COMPACT, SETUPS
 
 HEADER = ("load", "setup", "TPOT ms", "ratio", "TTFT ms", "right", "tokens")
@@ -21,10 +21,10 @@ def compare(results: Results, against: str) -> int:
     if against not in results.setups():
         raise ValueError(f"{results.path} has no setup {against!r}: it has {results.setups()}.")
     rows, fine = [], True
-    for point in results.points():
-        base = results.find(against, point)
+    for load in results.loads():
+        base = results.find(against, load)
         for name in results.setups():
-            record = results.find(name, point)
+            record = results.find(name, load)
             if base and record:
                 verdict, well = judge(base, record)
                 rows.append(_row(base, record, verdict))
@@ -61,10 +61,10 @@ def _row(base: dict[str, Any], record: dict[str, Any], verdict: str) -> tuple[st
     requests = len(record["output"])
     right = record["right_requests"]
     return (
-        record["point"],
+        record["load"],
         record["setup"],
         f"{record['tpot_ms']:.2f}",
-        f"{record['tpot_ms'] / base['tpot_ms']:.3f}",
+        f"{paired_ratio(record, base):.3f}",
         f"{record['ttft_ms']:.1f}",
         "unknown" if right is None else f"{right}/{requests}",
         verdict,

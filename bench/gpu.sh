@@ -6,6 +6,7 @@
 #   tokens   stock, compact and a wrong row: tokens and TPOT at the pool of 495,552
 #   bf16     compact and BF16 KV by turns
 #   fp8      compact, FlashMLA and Triton by turns
+#   prefix   time to first token of 2,048 tokens after a cached prefix, against BF16 KV
 #   pool     compact at pools of 131,072 and 2,000,000
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
@@ -20,23 +21,24 @@ results=${RESULTS:-bench/results}
 python=${PYTHON:-python3}
 
 limited() {
-    timeout --signal=TERM --kill-after=60 "${STEP_SECONDS:-530}" "$python" -m "$@"
+    timeout --foreground --signal=TERM --kill-after=60 "${STEP_SECONDS:-530}" "$python" -m "$@"
 }
 
-serve() { # FILE SETUPS POINTS MORE...
-    local file=$1 setups=$2 points=$3
+serve() { # FILE SETUPS LOADS MORE...
+    local file=$1 setups=$2 loads=$3
     shift 3
     # shellcheck disable=SC2086
     limited bench.serve run --model "$model" --out "$results/$file" \
-        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --points $points "$@"
+        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --loads $loads "$@"
 }
 
 make_model() {
     [ -f "$model/config.json" ] || limited bench.model "$model"
 }
 
+small="1x100 1x8192 16x1024"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
-[ $# -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for step in "$@"; do
     case $step in
         model) make_model ;;
@@ -52,10 +54,17 @@ for step in "$@"; do
             make_model
             serve fp8.json "compact flashmla triton" "$goals" --interleave --tokens 64
             ;;
+        prefix)
+            make_model
+            serve prefix.json "bf16 compact" 1x2048+256 --interleave
+            serve prefix-graph.json "bf16 compact" 1x2048+256 --interleave \
+                --option disable_prefill_cuda_graph=false \
+                --option 'cuda_graph_backend_prefill="breakable"'
+            ;;
         pool)
             make_model
-            serve pool-131072.json compact "1x100 1x8192 16x1024" --pool 131072
-            serve pool-2000000.json compact "1x100 1x8192 16x1024" --pool 2000000
+            serve pool-131072.json compact "$small" --pool 131072
+            serve pool-2000000.json compact "$small" --pool 2000000
             ;;
         *)
             echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.setups import Point
+from bench.loads import Load
 
 KEPT_TOKENS = 32  # of each request, for comparisons; the rest would only fill the file
 
@@ -44,12 +44,12 @@ class Results:
         beside.write_text(json.dumps(content, indent=1) + "\n")
         beside.replace(self.path)
 
-    def find(self, setup: str, point: Point) -> dict[str, Any] | None:
-        wanted = (setup, str(point))
-        return next((r for r in self.records if (r["setup"], r["point"]) == wanted), None)
+    def find(self, setup: str, load: Load) -> dict[str, Any] | None:
+        wanted = (setup, str(load))
+        return next((r for r in self.records if (r["setup"], r["load"]) == wanted), None)
 
-    def points(self) -> list[Point]:
-        return sorted({Point.parse(record["point"]) for record in self.records})
+    def loads(self) -> list[Load]:
+        return sorted({Load.parse(record["load"]) for record in self.records})
 
     def setups(self) -> list[str]:
         return list(dict.fromkeys(record["setup"] for record in self.records))
@@ -57,7 +57,7 @@ class Results:
 
 def record(
     setup: str,
-    point: Point,
+    load: Load,
     description: dict[str, Any],
     measured: list[dict[str, Any]],
     answers: list[list[int]] | None,
@@ -65,7 +65,7 @@ def record(
     """The record of one setup at one load.
 
     Args:
-        setup, point: what was measured.
+        setup, load: what was measured.
         description: of the engine, from the worker.
         measured: one entry a repeat, from the worker; all must have given the same tokens.
         answers: the right tokens of each request, where they are known.
@@ -75,7 +75,7 @@ def record(
     ttft = [max(run["ttft_ms"]) for run in measured]
     return {
         "setup": setup,
-        "point": str(point),
+        "load": str(load),
         **description,
         "tokens": len(outputs[0][0]),
         "tpot_ms": statistics.median(tpot),
@@ -92,6 +92,12 @@ def _count_right(output: list[list[int]], answers: list[list[int]] | None) -> in
     if answers is None:
         return None
     return sum(got == right for got, right in zip(output, answers, strict=True))
+
+
+def paired_ratio(one: dict[str, Any], other: dict[str, Any], figure: str = "tpot_ms") -> float:
+    """Median of the ratios of repeats, first by first, second by second."""
+    pairs = zip(one[f"{figure}_all"], other[f"{figure}_all"], strict=False)
+    return float(statistics.median(a / b for a, b in pairs))
 
 
 def first_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int] | None:

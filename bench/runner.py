@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import time
@@ -15,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.lookup import Task, answer, prompt, read_task
+from bench.loads import Load, Requests, requests
+from bench.lookup import read_task
 from bench.results import Results, record
-from bench.setups import SETUPS, Point, Setup
+from bench.setups import SETUPS, Engine, Setup
 from bench.worker import Launch
 from bench.worker import run as serve
 
@@ -33,25 +32,35 @@ class Plan:
     """What to measure.
 
     Attributes:
-        model: checkpoint folder.
-        setups, points: every setup is measured at every point.
+        engine: model, pool and options.
+        setups, loads: every setup is measured under every load.
         repeats: measured generations, after one that warms up.
         tokens: tokens to generate.
-        pool: KV pool in tokens; None fills the memory.
-        fraction: share of the free device memory for weights and pool.
         interleave: all engines at once, measured by turns.
         logs: folder for what the engines print.
     """
 
-    model: Path
+    engine: Engine
     setups: list[Setup]
-    points: list[Point]
+    loads: list[Load]
     repeats: int
     tokens: int
-    pool: int | None
-    fraction: float
     interleave: bool
     logs: Path
+
+    def about(self) -> dict[str, Any]:
+        """What a results file says of the run; files of different runs are not mixed."""
+        model = Path(self.engine.model)
+        task = read_task(model)
+        return {
+            "model": model.name,
+            "layers": task.layers if task else None,
+            "pool": self.engine.pool,
+            "options": self.engine.options,
+            "tokens": self.tokens,
+            "repeats": self.repeats,
+            "interleaved": self.interleave,
+        }
 
 
 class Worker:
@@ -76,8 +85,8 @@ class Worker:
             raise WorkerFailed(f"{name}: {message['error']}; see {log}.")
         return message
 
-    def measure(self, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-        self._connection.send({"prompts": prompts, "tokens": tokens})
+    def measure(self, asked: Requests) -> dict[str, Any]:
+        self._connection.send(asked)
         return self.receive()
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
@@ -97,17 +106,17 @@ def run(plan: Plan, results: Results) -> None:
     """Measure what `results` lacks of the plan, and save after each load."""
     groups = [plan.setups] if plan.interleave else [[setup] for setup in plan.setups]
     for group in groups:
-        missing = [p for p in plan.points if any(not results.find(s.name, p) for s in group)]
+        missing = [x for x in plan.loads if any(not results.find(s.name, x) for s in group)]
         if missing:
             with _workers(plan, group) as workers:
-                for point in missing:
-                    _measure_point(plan, point, workers, results)
+                for load in missing:
+                    _measure(plan, load, workers, results)
 
 
 @contextlib.contextmanager
 def _workers(plan: Plan, group: list[Setup]) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
     """Running engines by name, with their descriptions; one starts after the other has its pool."""
-    task = read_task(plan.model)
+    task = read_task(Path(plan.engine.model))
     workers: list[Worker] = []
     started: dict[str, tuple[Worker, dict[str, Any]]] = {}
     grace = 0.0
@@ -116,7 +125,7 @@ def _workers(plan: Plan, group: list[Setup]) -> Iterator[dict[str, tuple[Worker,
             begin = time.monotonic()
             log = plan.logs / f"{setup.name}.log"
             probe = task.probe_layer if task else 0
-            launch = Launch(setup, str(plan.model), plan.pool, plan.fraction, log, probe)
+            launch = Launch(setup, plan.engine, log, probe)
             _say(f"{setup.name}: starting")
             workers.append(Worker(launch))
             started[setup.name] = (workers[-1], workers[-1].receive())
@@ -128,47 +137,25 @@ def _workers(plan: Plan, group: list[Setup]) -> Iterator[dict[str, tuple[Worker,
             worker.stop(grace)
 
 
-def _measure_point(
+def _measure(
     plan: Plan,
-    point: Point,
+    load: Load,
     workers: dict[str, tuple[Worker, dict[str, Any]]],
     results: Results,
 ) -> None:
-    prompts, answers = requests(plan.model, point, plan.tokens)
+    asked = requests(Path(plan.engine.model), load, plan.tokens)
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
     for repeat in range(plan.repeats + 1):
         for name, (worker, _) in workers.items():
             if repeat and SETUPS[name].wrong_row:
                 continue  # only its tokens matter
-            _say(f"{name} {point}: {repeat} of {plan.repeats}")
-            measured[name].append(worker.measure(prompts, plan.tokens))
+            _say(f"{name} {load}: {repeat} of {plan.repeats}")
+            measured[name].append(worker.measure(asked))
     for name, (_, description) in workers.items():
-        if not results.find(name, point):
+        if not results.find(name, load):
             runs = measured[name][1:] or measured[name]  # the first one warmed up
-            results.records.append(record(name, point, description, runs, answers))
+            results.records.append(record(name, load, description, runs, asked.answers))
     results.save()
-
-
-def requests(
-    model: Path, point: Point, tokens: int
-) -> tuple[list[list[int]], list[list[int]] | None]:
-    """Prompts of a load, and the right tokens where the model is one of `bench.model`."""
-    task = read_task(model)
-    if task:
-        return _lookup_requests(task, point, tokens)
-    vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    generator = random.Random(str(point))
-    prompts = [
-        [generator.randrange(vocabulary) for _ in range(point.context)] for _ in range(point.batch)
-    ]
-    return prompts, None
-
-
-def _lookup_requests(
-    task: Task, point: Point, tokens: int
-) -> tuple[list[list[int]], list[list[int]]]:
-    prompts = [prompt(task, point.context, request) for request in range(point.batch)]
-    return prompts, [answer(task, text[-1], tokens) for text in prompts]
 
 
 def _say(text: str) -> None:

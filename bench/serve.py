@@ -13,17 +13,19 @@ or a wrong row that went unseen; 2 usage; 130 interrupted (no process is left ru
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from pathlib import Path
 
 from bench.compare import compare
-from bench.lookup import read_task
+from bench.loads import Load
 from bench.results import Results
 from bench.runner import Plan, WorkerFailed, run
-from bench.setups import SETUPS, Point
+from bench.setups import SETUPS, Engine
 
-DEFAULT_POINTS = ("1x100", "1x8192", "16x8192", "64x2048")
+DEFAULT_LOADS = ["1x100", "1x8192", "16x8192", "64x2048"]
+LOAD_HELP = "BATCHxTOKENS, or BATCHxTOKENS+PREFIX to start on a cached prefix"
 DEFAULT_POOL = 495_552
 
 
@@ -34,8 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if chosen.verb == "compare":
             return compare(Results.load(chosen.file), chosen.against)
-        results = _results(chosen)
-        run(_plan(chosen), results)
+        plan = plan_from(chosen)
+        results = results_for(plan, chosen.out)
+        run(plan, results)
         return compare(results, chosen.setups[0])
     except ValueError as problem:
         parser.error(str(problem))
@@ -58,58 +61,80 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     measure.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     measure.add_argument("--setups", nargs="+", default=["stock", "compact"], choices=list(SETUPS))
-    measure.add_argument("--points", nargs="+", default=list(DEFAULT_POINTS), help="BATCHxCONTEXT")
-    measure.add_argument("--repeats", type=int, default=5)
-    measure.add_argument("--tokens", type=int, default=32, help="tokens to generate")
+    measure.add_argument("--loads", nargs="+", default=DEFAULT_LOADS, help=LOAD_HELP)
     measure.add_argument(
         "--pool", type=int, default=DEFAULT_POOL, help="KV tokens; 0: all that fit"
     )
-    measure.add_argument("--fraction", type=float, default=0.85, help="of free device memory")
+    measure.add_argument("--repeats", type=int, default=5)
+    add_options(measure)
     measure.add_argument(
         "--interleave",
         action="store_true",
         help="start all engines at once and measure them by turns, for ratios (needs the memory)",
     )
-    measure.add_argument("--logs", type=Path, help="folder for the engines' output")
     against = verbs.add_parser("compare", help="compare the setups of a file")
     against.add_argument("file", type=Path)
     against.add_argument("--against", default="stock", help="the setup to compare with")
     return parser
 
 
-def _plan(chosen: argparse.Namespace) -> Plan:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that serves."""
+    parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
+    parser.add_argument("--fraction", type=float, default=0.85, help="of free device memory")
+    parser.add_argument("--logs", type=Path, help="folder for the engines' output")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=JSON",
+        help="a further argument of sglang.Engine, such as tp_size=8; may be repeated",
+    )
+
+
+def plan_from(chosen: argparse.Namespace) -> Plan:
+    """The plan that the arguments of `add_options` ask for; ValueError if they make no sense."""
     if not (chosen.model / "config.json").exists():
         raise ValueError(f"{chosen.model} has no config.json: make it with python -m bench.model.")
     if chosen.tokens < 2 or chosen.repeats < 1:
         raise ValueError("--tokens must be 2 or more and --repeats 1 or more.")
+    loads = [Load.parse(text) for text in chosen.loads]
+    if len({bool(load.prefix) for load in loads}) > 1:
+        raise ValueError("Loads with and without a cached prefix can't share a run: make two.")
+    options = dict(_option(text) for text in chosen.option)
     return Plan(
-        model=chosen.model,
+        engine=Engine(
+            str(chosen.model),
+            chosen.pool or None,
+            chosen.fraction,
+            cached_prefix=loads[0].prefix > 0,
+            options=options,
+        ),
         setups=[SETUPS[name] for name in chosen.setups],
-        points=[Point.parse(text) for text in chosen.points],
+        loads=loads,
         repeats=chosen.repeats,
         tokens=chosen.tokens,
-        pool=chosen.pool or None,
-        fraction=chosen.fraction,
         interleave=chosen.interleave,
         logs=chosen.logs or chosen.out.parent / "logs",
     )
 
 
-def _results(chosen: argparse.Namespace) -> Results:
-    task = read_task(chosen.model)
-    about = {
-        "model": chosen.model.name,
-        "layers": task.layers if task else None,
-        "pool": chosen.pool or None,
-        "tokens": chosen.tokens,
-        "repeats": chosen.repeats,
-        "interleaved": chosen.interleave,
-    }
-    if not chosen.out.exists():
-        return Results(chosen.out, about)
-    results = Results.load(chosen.out)
+def _option(text: str) -> tuple[str, object]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise ValueError(f"--option {text}: write NAME=JSON, such as tp_size=8.") from None
+
+
+def results_for(plan: Plan, path: Path) -> Results:
+    """Results to add to, from an earlier run of the same plan if `path` has one."""
+    about = plan.about()
+    if not path.exists():
+        return Results(path, about)
+    results = Results.load(path)
     if results.about != about:
-        raise ValueError(f"{chosen.out} holds another run ({results.about}): name another file.")
+        raise ValueError(f"{path} holds another run ({results.about}): name another file.")
     return results
 
 

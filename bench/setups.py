@@ -1,4 +1,4 @@
-"""What is served: back ends with their KV dtype, and loads of batch times context."""
+"""What is served: back ends with their KV dtype, and the options that all share."""
 
 from __future__ import annotations
 
@@ -48,48 +48,39 @@ SETUPS = {
 }
 
 
-@dataclass(frozen=True, order=True)
-class Point:
-    """A load: `batch` requests that start together, each with `context` prompt tokens."""
+@dataclass(frozen=True)
+class Engine:
+    """What every engine of a run has in common.
 
-    batch: int
-    context: int
-
-    @classmethod
-    def parse(cls, text: str) -> Point:
-        """Read "16x8192"; ValueError with one sentence for anything else."""
-        batch, _, context = text.partition("x")
-        if not (batch.isdecimal() and context.isdecimal() and int(batch) and int(context)):
-            raise ValueError(f"{text!r} is not a load: write BATCHxCONTEXT, such as 16x8192.")
-        return cls(int(batch), int(context))
-
-    def __str__(self) -> str:
-        return f"{self.batch}x{self.context}"
-
-
-def engine_options(
-    setup: Setup, model: str, pool: int | None, fraction: float
-) -> dict[str, object]:
-    """All `sglang.Engine` arguments for a setup.
-
-    Args:
-        setup: what to serve.
+    Attributes:
         model: checkpoint folder.
         pool: KV pool in tokens; None lets sglang fill the memory.
         fraction: share of the free device memory for weights and pool.
+        cached_prefix: keep the radix cache on, for loads that start on a cached prefix.
+        options: further `sglang.Engine` arguments, for example {"tp_size": 8}.
     """
-    return {
-        "model_path": model,
-        "skip_tokenizer_init": True,
-        "grammar_backend": "none",
-        "disable_radix_cache": True,
-        "disable_prefill_cuda_graph": True,
-        "cuda_graph_bs_decode": [1, 16, 64],
-        "max_running_requests": 64,
-        "chunked_prefill_size": 8192,
-        "mem_fraction_static": fraction,
-        "max_total_tokens": pool,
-        "random_seed": 0,
-        "log_level": "info",
-        **setup.options,
-    }
+
+    model: str
+    pool: int | None = None
+    fraction: float = 0.85
+    cached_prefix: bool = False
+    options: dict[str, object] = field(default_factory=dict)
+
+    def arguments(self, setup: Setup) -> dict[str, object]:
+        """All `sglang.Engine` arguments to serve `setup`."""
+        return {
+            "model_path": self.model,
+            "skip_tokenizer_init": True,
+            "grammar_backend": "none",
+            "disable_radix_cache": not self.cached_prefix,
+            "disable_prefill_cuda_graph": True,
+            "cuda_graph_bs_decode": [1, 16, 64],
+            "max_running_requests": 64,
+            "chunked_prefill_size": 8192,
+            "mem_fraction_static": self.fraction,
+            "max_total_tokens": self.pool,
+            "random_seed": 0,
+            "log_level": "info",
+            **self.options,
+            **setup.options,
+        }

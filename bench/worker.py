@@ -19,7 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.setups import WRONG_ROW_VARIABLE, Setup, engine_options
+from bench.loads import Requests
+from bench.setups import WRONG_ROW_VARIABLE, Engine, Setup
 
 # Output is sent with the first token and at the end: anything in between would cost time.
 STREAM_INTERVAL = 1 << 20
@@ -31,23 +32,19 @@ class Launch:
 
     Attributes:
         setup: what to serve.
-        model: checkpoint folder.
-        pool: KV pool in tokens; None fills the memory.
-        fraction: share of the free device memory for weights and pool.
+        engine: what all engines of the run have in common.
         log: file for everything that the engine prints.
         probe_layer: the layer that a wrong-row setup disturbs.
     """
 
     setup: Setup
-    model: str
-    pool: int | None
-    fraction: float
+    engine: Engine
     log: Path
     probe_layer: int = 0
 
 
 def run(launch: Launch, connection: Connection) -> None:
-    """Process entry: sends a description, then a measurement for each load that it receives.
+    """Process entry: sends a description, then a measurement for each `Requests`.
 
     A failure is sent as {"error": sentence}; the log file has the details.
     """
@@ -56,8 +53,8 @@ def run(launch: Launch, connection: Connection) -> None:
     try:
         engine = _start(launch)
         connection.send(describe(engine))
-        while (load := connection.recv()) is not None:
-            connection.send(measure(engine, load["prompts"], load["tokens"]))
+        while (asked := connection.recv()) is not None:
+            connection.send(measure(engine, asked))
     except EOFError:  # the parent is gone
         pass
     except Exception as failure:
@@ -78,9 +75,8 @@ def _start(launch: Launch) -> Any:
     os.environ.update(launch.setup.environment)
     if launch.setup.wrong_row:
         os.environ[WRONG_ROW_VARIABLE] = str(launch.probe_layer)
-    engine = "bench.fault" if launch.setup.wrong_row else "sglang.srt.entrypoints.engine"
-    start = importlib.import_module(engine).Engine
-    return start(**engine_options(launch.setup, launch.model, launch.pool, launch.fraction))
+    module = "bench.fault" if launch.setup.wrong_row else "sglang.srt.entrypoints.engine"
+    return importlib.import_module(module).Engine(**launch.engine.arguments(launch.setup))
 
 
 def describe(engine: Any) -> dict[str, Any]:
@@ -112,8 +108,8 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def measure(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-    """Generate `tokens` greedy tokens for each prompt.
+def measure(engine: Any, asked: Requests) -> dict[str, Any]:
+    """Generate greedy tokens for requests that are submitted together.
 
     Returns:
         ttft_ms: time to the first token of each request, from submission of the batch.
@@ -121,15 +117,34 @@ def measure(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any
             end, over the steps in between.
         output: the tokens of each request.
     """
-    sampling = {
+    if asked.prefix:
+        _cache(engine, [prompt[: asked.prefix] for prompt in asked.prompts])
+    start = time.perf_counter()
+    chunks = engine.generate(
+        input_ids=asked.prompts, sampling_params=_sampling(asked.tokens), stream=True
+    )
+    arrivals = ((time.perf_counter() - start, chunk) for chunk in chunks)
+    return timings(arrivals, len(asked.prompts), asked.tokens)
+
+
+def _sampling(tokens: int) -> dict[str, Any]:
+    return {
         "temperature": 0.0,
         "max_new_tokens": tokens,
         "ignore_eos": True,
         "stream_interval": STREAM_INTERVAL,
     }
-    start = time.perf_counter()
-    chunks = engine.generate(input_ids=prompts, sampling_params=sampling, stream=True)
-    return timings(((time.perf_counter() - start, chunk) for chunk in chunks), len(prompts), tokens)
+
+
+def _cache(engine: Any, prefixes: list[list[int]]) -> None:
+    """Leave these prefixes, and nothing else, in the radix cache."""
+    deadline = time.monotonic() + 30
+    while not engine.flush_cache().success:  # refused until the last batch is put away
+        if time.monotonic() > deadline:
+            raise RuntimeError("The engine stays busy and can't flush its cache.")
+        time.sleep(0.05)
+    for _ in engine.generate(input_ids=prefixes, sampling_params=_sampling(1), stream=True):
+        pass
 
 
 def timings(

@@ -44,7 +44,7 @@ def serve(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 def options(model: Path, *setups: str) -> list[object]:
-    small = ["--points", "1x100", "2x120", "--repeats", 2, "--tokens", 4]
+    small = ["--loads", "1x100", "2x120", "--repeats", 2, "--tokens", 4]
     return ["run", "--model", model, "--out", model / "out.json", "--setups", *setups, *small]
 
 
@@ -73,7 +73,7 @@ def test_a_stopped_run_continues_with_what_it_lacks(model: Path) -> None:
     done = serve(*options(model, "stock", "compact"))
     assert "compact" not in done.stderr
     assert 123.0 in [record["tpot_ms"] for record in records(model)]
-    assert (kept["setup"], kept["point"]) in [(r["setup"], r["point"]) for r in records(model)]
+    assert (kept["setup"], kept["load"]) in [(r["setup"], r["load"]) for r in records(model)]
 
 
 def test_results_of_other_options_are_not_mixed(model: Path) -> None:
@@ -116,7 +116,7 @@ def status(process: str) -> str:
     ("arguments", "sentence"),
     [
         (["run", "--model", "nowhere", "--out", "x.json"], "has no config.json"),
-        (["run", "--model", "{model}", "--out", "x.json", "--points", "8192"], "BATCHxCONTEXT"),
+        (["run", "--model", "{model}", "--out", "x.json", "--loads", "8192"], "BATCHxTOKENS"),
         (["run", "--model", "{model}", "--out", "x.json", "--tokens", "1"], "must be 2 or more"),
         (["run", "--model", "{model}", "--out", "{model}/config.json"], "can't be read as results"),
         (["compare", "nowhere.json"], "can't be read as results"),
@@ -134,7 +134,7 @@ def test_bad_input_is_one_sentence_and_exit_2(
 def test_compare_tells_different_tokens_and_unseen_faults(model: Path) -> None:
     serve(*options(model, "stock", "compact", "wrong-row"))
     content = json.loads((model / "out.json").read_text())
-    by = {(r["setup"], r["point"]): r for r in content["records"]}
+    by = {(r["setup"], r["load"]): r for r in content["records"]}
     by["compact", "2x120"]["output"][1][2] += 1
     by["wrong-row", "1x100"]["output"] = by["stock", "1x100"]["output"]
     (model / "out.json").write_text(json.dumps(content))
