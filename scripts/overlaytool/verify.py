@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from overlaytool.errors import Exit, Refusal
@@ -19,6 +20,7 @@ def hook_points(pin: Pin, tree: Tree, python: str | None) -> int:
     environment = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     # -P keeps this folder off sys.path: its modules would hide installed ones of the same name.
     command = [executable, "-P", str(HOOK_POINTS)]
+    sys.stdout.flush()
     try:
         run = subprocess.run(command, env={**os.environ, **environment}, check=False)
     except OSError as error:
