@@ -50,7 +50,7 @@ rebase: ## carry the pin to TO=<release or folder>
 	@$(overlay) rebase $(pin) --to $(TO)
 
 doctor: ## what is unusual about an installation
-	@scripts/diagnose doctor $(if $(PYTHON),--python $(PYTHON))
+	@$(overlay) doctor $(pin) $(where)
 
 venv:
 	@PYTHON=$(PYTHON) ci/venv.sh
@@ -61,5 +61,5 @@ test: venv ## everything that needs no GPU
 test-gpu: ## what needs a GPU, in the interpreter PYTHON= that has torch and flashinfer
 	@$(or $(PYTHON),python3) -m pytest -m gpu
 
-bench-gpu: ## serve the benchmark model with each backend in turn, and write JSON
-	@$(or $(PYTHON),python3) -m bench.serve
+bench-gpu: ## measure on this host, in steps that can be resumed (STEP=<one of them>)
+	@PYTHON=$(or $(PYTHON),python3) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix pool)
