@@ -123,7 +123,6 @@ def _stage(target: Path, data: bytes | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     old = target.lstat() if os.path.lexists(target) else None
     staged = _staged(target)
-    staged.unlink(missing_ok=True)
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)

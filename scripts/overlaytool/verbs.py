@@ -61,7 +61,12 @@ def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     """Status, then the hook points."""
     where = _tree(pin, args)
     code = _status(pin, where, pin.lock())
-    return code or verify.hook_points(pin, where, args.python)
+    if code:
+        return code
+    code = verify.hook_points(pin, where, args.python)
+    words = {Exit.OK: "every hook point is there", Exit.FAILED: "a hook point is missing"}
+    print(f"verify: {words.get(Exit(code), 'the tree could not be imported')}: {where.package}")
+    return code
 
 
 def lock(pin: Pin, args: argparse.Namespace) -> int:

@@ -14,14 +14,17 @@ from tests.tool.conftest import Overlay
 from tests.tool.toy import BACKEND, CHOICES, REGISTRY, SUPPORT, Toy, snapshot
 
 
-def test_apply_then_unapply_gives_every_byte_and_mode_back(toy: Toy, overlay: Overlay) -> None:
-    toy.file(CHOICES).chmod(0o640)
+@pytest.mark.parametrize("mode", [0o640, 0o444, 0o755])
+def test_apply_then_unapply_gives_every_byte_and_mode_back(
+    toy: Toy, overlay: Overlay, mode: int
+) -> None:
+    toy.file(CHOICES).chmod(mode)
     before = snapshot(toy.tree)
     applied = overlay("apply", "--tree", toy.tree)
     assert applied.code == 0
     assert applied.out.splitlines()[-1].startswith("applied: 4 files written: sglang 1.2.3")
     assert toy.file(REGISTRY).read_text().endswith("register('compact')\n")
-    assert toy.file(CHOICES).stat().st_mode & 0o777 == 0o640
+    assert toy.file(CHOICES).stat().st_mode & 0o777 == mode
     assert toy.file(BACKEND).read_text() == toys.OVERLAY[BACKEND]
     assert overlay("unapply", "--tree", toy.tree).code == 0
     assert snapshot(toy.tree) == before
@@ -138,6 +141,16 @@ def test_another_version_is_refused_whatever_the_files_hold(toy: Toy, overlay: O
     assert snapshot(toy.tree) == before
 
 
+def test_an_upgrade_over_an_applied_tree_is_another_version(toy: Toy, overlay: Overlay) -> None:
+    overlay("apply", "--tree", toy.tree)
+    newer = {path: text.replace("1.2.3", "1.2.4") for path, text in toys.UPSTREAM.items()}
+    toys.write_files(toy.tree, newer)
+    before = snapshot(toy.tree)
+    for verb in ("status", "apply", "unapply"):
+        assert overlay(verb, "--tree", toy.tree).code == 5
+    assert snapshot(toy.tree) == before
+
+
 def test_a_local_version_is_the_same_version(toy: Toy, overlay: Overlay) -> None:
     toy.file("sglang/_version.py").write_text("__version__ = version = '1.2.3+cu130'\n")
     assert overlay("apply", "--tree", toy.tree).code == 0
@@ -201,6 +214,14 @@ def test_links_inside_the_package_are_never_followed(
     toy.file("sglang/srt").symlink_to(tmp_path / "srt")
     assert overlay("apply", "--tree", toy.tree).code == 4
     assert overlay("unapply", "--tree", toy.tree, *wheel).code == 4
+
+
+def test_a_link_where_an_overlay_file_goes_is_foreign(toy: Toy, overlay: Overlay) -> None:
+    toy.file(BACKEND).parent.mkdir()
+    toy.file(BACKEND).symlink_to("nowhere")
+    assert overlay("apply", "--tree", toy.tree).code == 4
+    assert overlay("unapply", "--tree", toy.tree).code == 4
+    assert toy.file(BACKEND).is_symlink()
 
 
 @pytest.mark.parametrize("mode", ["checked-hash", "unchecked-hash", "timestamp"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from overlaytool import verify
 from overlaytool.cli import VERBS, main
+from overlaytool.pin import REPOSITORY
 
 from tests.tool.conftest import Overlay
 from tests.tool.toy import Toy
@@ -60,7 +62,9 @@ def test_verify_passes_the_hook_points_code_on_and_never_says_ok_by_default(
     monkeypatch.setattr(verify, "HOOK_POINTS", program)
     overlay("apply", "--tree", toy.tree)
     where = ("--tree", toy.tree, "--python", sys.executable)
-    assert overlay("verify", *where).code == wanted
+    verified = overlay("verify", *where)
+    assert verified.code == wanted
+    assert ("every hook point" in verified.out) == (wanted == 0)
     assert not list(toy.tree.rglob("*.pyc"))
 
 
@@ -75,3 +79,18 @@ def test_verify_without_an_interpreter_could_not_import(toy: Toy, overlay: Overl
     refused = overlay("verify", "--tree", toy.tree)
     assert refused.code == 6
     assert "ci/venv.sh" in refused.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_makefile_has_a_target_for_each_verb(verb: str) -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert f"\n{verb}:" in makefile
+    assert f"$(overlay) {verb} $(pin)" in makefile
+
+
+def test_make_passes_pin_and_tree_on(toy: Toy) -> None:
+    command = ["make", "-C", str(REPOSITORY), "-n", "apply", "PIN=1.2.3", f"TREE={toy.tree}"]
+    said = subprocess.check_output(command, text=True)
+    assert f"scripts/overlay apply --pin 1.2.3 --tree {toy.tree}" in said
+    assert "fetch" not in said
+    assert "overlay fetch" in subprocess.check_output([*command[:4], "apply"], text=True)
