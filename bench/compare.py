@@ -7,7 +7,7 @@ from typing import Any
 from bench.results import Results, first_difference, paired_ratio
 from bench.setups import COMPACT, SETUPS
 
-HEADER = ("load", "setup", "TPOT ms", "ratio", "TTFT ms", "right", "tokens")
+HEADER = ("load", "setup", "TPOT ms", "ratio", "TTFT ms", "pool tokens", "right", "greedy tokens")
 
 
 def compare(results: Results, against: str) -> int:
@@ -66,6 +66,7 @@ def _row(base: dict[str, Any], record: dict[str, Any], verdict: str) -> tuple[st
         f"{record['tpot_ms']:.2f}",
         f"{paired_ratio(record, base):.3f}",
         f"{record['ttft_ms']:.1f}",
+        str(record["resolved"]["max_total_num_tokens"]),
         "unknown" if right is None else f"{right}/{requests}",
         verdict,
     )

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from bench.lookup import Task
-
-ROOT = Path(__file__).parents[2]
-FAKES = f"{Path(__file__).parent / 'fake'}:{Path(__file__).parent / 'fake_torch'}"
-TASK = Task(layers=5, vocabulary=97 * 80, probe_layer=2)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"vocab_size": TASK.vocabulary}))
-    (folder / "lookup.json").write_text(json.dumps(asdict(TASK)))
-    return folder
+from tests.bench.serving import PYTHON, ROOT, environment
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "bench.serve", *map(str, arguments)]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{FAKES}:{ROOT}", **more}
+    return [PYTHON, "-m", "bench.serve", *map(str, arguments)]
 
 
 def serve(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,97 @@
+"""Write the tables and pictures of README.md and docs/ from the JSON files of `bench.serve`.
+
+A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens, ratios,
+first-token, pool or hosts. What lies between is replaced.
+
+  python -m bench.report             rewrite the tables, draw the pictures (needs matplotlib)
+  python -m bench.report --check     only tell which files hold other tables
+
+exit status: 0 all tables are those of the JSON files; 1 --check found others; 2 usage, or a marker
+that can't be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from bench import plots, tables
+from bench.results import Results
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+PICTURES = ROOT / "docs" / "images"
+BLOCK = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
+
+
+def render(text: str, results: Path) -> str:
+    """`text` with every table replaced; ValueError for a name or a marker that is not known."""
+    if len(BLOCK.findall(text)) != text.count("<!-- bench:"):
+        raise ValueError("a <!-- bench:NAME --> has no <!-- /bench --> after it.")
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in tables.TABLES:
+            raise ValueError(f"no table is named {name!r}: use one of {', '.join(tables.TABLES)}.")
+        return f"{match[1]}{tables.TABLES[name](results)}\n{match[4]}"
+
+    return BLOCK.sub(replace, text)
+
+
+def draw(results: Path, pictures: Path) -> None:
+    """The pictures that the JSON files allow."""
+    if (path := results / "tokens.json").exists():
+        plots.bars(Results.load(path), pictures / "stock.png", "FP8 as shipped and compact")
+    for name in ("bf16", "fp8"):
+        if (path := results / f"{name}.json").exists():
+            plots.bars(Results.load(path), pictures / f"{name}.png", "Measured by turns")
+    if series := tables.pool_series(results):
+        plots.lines(series, pictures / "pool.png", ("pool (tokens)", "time a token (ms), 1x100"))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--pictures", type=Path, default=PICTURES)
+    parser.add_argument("documents", type=Path, nargs="*")
+    chosen = parser.parse_args(arguments)
+    documents = chosen.documents or [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    try:
+        stale = [path for path in documents if path.exists() and _rewrite(path, chosen)]
+    except ValueError as problem:
+        parser.error(str(problem))
+    for path in stale:
+        print(f"{path}: {'holds other tables' if chosen.check else 'rewritten'}")
+    if not chosen.check:
+        _draw_if_possible(chosen)
+    return 1 if chosen.check and stale else 0
+
+
+def _rewrite(path: Path, chosen: argparse.Namespace) -> bool:
+    """Whether the tables of a document are not those of the JSON files."""
+    text = path.read_text()
+    try:
+        wanted = render(text, chosen.results)
+    except ValueError as problem:
+        raise ValueError(f"{path}: {problem}") from None
+    if wanted != text and not chosen.check:
+        path.write_text(wanted)
+    return wanted != text
+
+
+def _draw_if_possible(chosen: argparse.Namespace) -> None:
+    try:
+        draw(chosen.results, chosen.pictures)
+    except ImportError:
+        print("no pictures: matplotlib is not installed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Tables and pictures come from JSON files, and the repository's own are up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.report import RESULTS, ROOT, draw, main, render
+from bench.results import Results
+
+DOCUMENTS = sorted([*ROOT.glob("README.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def record(setup: str, load: str, tpot: list[float], output: list[int]) -> dict[str, Any]:
+    return {
+        "setup": setup,
+        "load": load,
+        "host": {"device": "card"},
+        "resolved": {"max_total_num_tokens": 5000},
+        "tpot_ms": sorted(tpot)[1],
+        "tpot_ms_all": tpot,
+        "ttft_ms": 10.0,
+        "ttft_ms_all": [10.0, 10.0, 10.0],
+        "repeatable": True,
+        "right_requests": None,
+        "output": [output],
+    }
+
+
+ABOUT = {"model": "m", "layers": 4, "pool": 5000, "tokens": 3, "repeats": 3}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    records = [
+        record("stock", "1x100", [70.0, 80.0, 72.0], [1, 2, 3]),
+        record("compact", "1x100", [7.0, 10.0, 6.0], [1, 2, 3]),
+        record("wrong-row", "1x100", [7.0, 7.0, 7.0], [1, 9, 3]),
+    ]
+    Results(tmp_path / "tokens.json", ABOUT, records).save()
+    pair = [
+        record("bf16", "1x100", [6.0, 5.0, 6.0], [1, 2, 3]),
+        record("compact", "1x100", [6.6, 5.0, 6.0], [1, 2, 3]),
+    ]
+    Results(tmp_path / "bf16.json", ABOUT, pair).save()
+    return tmp_path
+
+
+def test_table_holds_medians_ratios_of_pairs_and_verdicts(folder: Path) -> None:
+    text = render("a\n<!-- bench:tokens -->\nold\n<!-- /bench -->\nb\n", folder)
+    row = text.splitlines()[4]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["1x100", "72.00", "7.00", "10.00", "equal", "differ at request 0, token 1"]
+    assert text.startswith("a\n<!-- bench:tokens -->\n| requests")
+    assert text.endswith("|\n<!-- /bench -->\nb\n")
+
+
+def test_ratio_is_the_median_of_pairs_with_its_range(folder: Path) -> None:
+    text = render("<!-- bench:ratios -->\n<!-- /bench -->", folder)
+    assert "| 1x100 | 6.00 | 1.000 (1.000 to 1.100) |" in text
+
+
+def test_a_second_rendering_changes_nothing(folder: Path) -> None:
+    once = render("<!-- bench:hosts -->\n<!-- /bench -->\n", folder)
+    assert render(once, folder) == once
+
+
+def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+    for name in ("tokens", "ratios", "first-token", "pool", "hosts"):
+        text = render(f"<!-- bench:{name} -->\n7 times faster\n<!-- /bench -->", tmp_path)
+        assert "Not measured yet" in text
+        assert "7 times" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("<!-- bench:speed -->\n<!-- /bench -->", "no table is named 'speed'"),
+        ("<!-- bench:tokens -->\n", "has no <!-- /bench -->"),
+    ],
+)
+def test_a_bad_marker_is_refused_and_the_file_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
+) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(text)
+    with pytest.raises(SystemExit) as end:
+        main([str(document)])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert document.read_text() == text
+
+
+def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = folder / "page.md"
+    document.write_text("<!-- bench:tokens -->\n<!-- /bench -->\n")
+    options = ["--results", str(folder), "--pictures", str(folder / "images"), str(document)]
+    assert main(["--check", *options]) == 1
+    assert main(options) == 0
+    assert main(["--check", *options]) == 0
+    document.write_text(document.read_text().replace("72.00", "90.00"))
+    assert main(["--check", *options]) == 1
+    assert "page.md: holds other tables" in capsys.readouterr().out
+
+
+def test_pictures_are_drawn(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw(folder, folder / "images")
+    assert sorted(path.name for path in (folder / "images").iterdir()) == ["bf16.png", "stock.png"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_of_the_repository_are_those_of_its_json(document: Path) -> None:
+    text = document.read_text()
+    assert render(text, RESULTS) == text
