@@ -11,7 +11,7 @@ test_python := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help fetch plan apply unapply status verify lock lint check drift rebase doctor \
-	venv test test-gpu bench-gpu
+	venv test test-gpu bench-gpu prove report
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -63,3 +63,9 @@ test-gpu: ## what needs a GPU, in the interpreter PYTHON= that has torch and fla
 
 bench-gpu: ## measure on this host, in steps that can be resumed (STEP=<one of them>)
 	@PYTHON=$(or $(PYTHON),python3) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix pool)
+
+prove: ## compare stock, compact and BF16 on this card (MODEL=<checkpoint>; default: a small one)
+	@$(or $(PYTHON),python3) bench/prove $(MODEL)
+
+report: ## write the tables and pictures of the documents from bench/results
+	@$(or $(PYTHON),python3) -m bench.report
