@@ -189,7 +189,7 @@ def test_flashinfer_parts_of_another_version_are_found(toy: Toy, doctor: Doctor)
 
 @pytest.mark.parametrize(
     ("torch", "driver", "mark"),
-    [("'13.0'", "13.0", "ok"), ("'12.8'", "13.0", "ok"), ("'13.0'", "12.8", "mend")],
+    [("'13.1'", "13.0", "ok"), ("'12.8'", "13.0", "ok"), ("'13.0'", "12.8", "mend")],
 )
 def test_the_drivers_cuda_must_run_torchs(
     toy: Toy,
@@ -287,8 +287,8 @@ def test_a_models_config_tells_its_head_dims(doctor: Doctor, tmp_path: Path) -> 
     model = config(tmp_path, kv_lora_rank=256, qk_rope_head_dim=32)
     line = doctor(*SERVES, "--model-path", model)["server"]
     assert "256 + 32" in line["found"]
-    nested = config(tmp_path, text_config={"kv_lora_rank": 512, "qk_rope_head_dim": 64})
-    assert doctor(*SERVES, "--model", nested)["server"]["mark"] == "ok"
+    nested = config(tmp_path, text_config={"kv_lora_rank": 512, "qk_rope_head_dim": 0})
+    assert "512 + 0" in doctor(*SERVES, "--model", nested)["server"]["found"]
 
 
 def test_a_model_that_is_no_folder_is_assumed_and_said(doctor: Doctor) -> None:
@@ -320,13 +320,20 @@ def test_a_dsa_model_needs_raw_rows_and_no_prefill_graph(
     assert any("sparse attention" in line["found"] for line in server)
 
 
-def test_a_dsa_models_rows_are_raw_by_default_on_capability_10(
-    doctor: Doctor, card: Callable[[str, str], None], tmp_path: Path
+@pytest.mark.parametrize(("capability", "raw"), [("9.0", False), ("10.0", True)])
+def test_a_dsa_models_default_rows_depend_on_the_card(
+    overlay: Overlay,
+    python: Path,
+    card: Callable[[str, str], None],
+    tmp_path: Path,
+    capability: str,
+    raw: bool,
 ) -> None:
-    card("10.0", "13.0")
+    card(capability, "13.0")
     model = config(tmp_path, index_topk=2048)
     arguments = [*SERVES, "--model-path", model, "--disable-prefill-cuda-graph"]
-    assert "656" not in str(doctor(*arguments))
+    result = overlay("doctor", "--python", python, "--", *arguments)
+    assert ("656 bytes" not in result.out) is raw
 
 
 def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:

@@ -132,6 +132,7 @@ def hunks(text: str) -> bytes | None:
         "@@ -1,2 +1,3 @@\n a\n b\n+x\n",  # no trailing context, and the file goes on
         "@@ -7,1 +7,2 @@\n a\n+x\n",  # past the end
         "@@ -1,1 +1,1 @@\n-a\n\\ No newline at end of file\n+b\n",
+        "@@ -6 +6 @@\n-c\n+c\n\\ No newline at end of file\n@@ -6,0 +7 @@\n+x\n",
     ],
 )
 def test_a_hunk_fits_exactly_or_not_at_all(text: str) -> None:

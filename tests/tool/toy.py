@@ -22,7 +22,12 @@ UPSTREAM = {
     "sglang/_version.py": f"__version__ = version = '{RELEASE}'\n",
     REGISTRY: "BACKENDS = {}\n\n\ndef register(name):\n    BACKENDS[name] = name\n",
     CHOICES: "CHOICES = [\n    'a',\n    'b',\n    'c',\n]\n",
-    f"sglang-{RELEASE}.dist-info/METADATA": f"Name: sglang\nVersion: {RELEASE}\n",
+    f"sglang-{RELEASE}.dist-info/METADATA": (
+        f"Metadata-Version: 2.1\nName: sglang\nVersion: {RELEASE}\n"
+    ),
+    f"sglang-{RELEASE}.dist-info/WHEEL": (
+        "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    ),
 }
 OVERLAY = {BACKEND: "from . import support\n", SUPPORT: "NAME = 'compact'\n"}
 
@@ -72,6 +77,8 @@ def make_wheel(folder: Path, release: str, files: dict[str, str]) -> Path:
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
+        rows = "".join(f"{path},,\n" for path in files)
+        archive.writestr(f"sglang-{release}.dist-info/RECORD", rows)
     return wheel
 
 
