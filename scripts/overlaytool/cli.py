@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool import carry_verbs, verbs
+from overlaytool import carry_verbs, doctor, verbs
 from overlaytool.errors import EXIT_HELP, Exit, Refusal
 from overlaytool.pin import REPOSITORY, Pin, find
 
@@ -75,6 +75,12 @@ VERBS = {
         _DRIFT,
         tree=False,
     ),
+    "doctor": Verb(
+        doctor.run,
+        "say what of an installation is well, and how to mend the rest (1: something is to mend)",
+        _COMMON,
+        tree=False,
+    ),
 }
 
 
@@ -102,6 +108,8 @@ def _options(sub: argparse.ArgumentParser, name: str, verb: Verb) -> None:
     sub.add_argument("--pin", metavar="RELEASE", help="the pinned release (patches/default)")
     if name in ("drift", "rebase"):
         _carry_options(sub, name)
+    if name == "doctor":
+        doctor.add_arguments(sub)
     if not verb.tree:
         return
     # verify takes both: the tree, and the interpreter that imports it.

@@ -1,0 +1,154 @@
+"""What a server's arguments ask of the backend, told to the module that the backend itself asks."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from overlaytool.pin import REPOSITORY
+
+SUPPORT = REPOSITORY / "overlay/sglang/srt/layers/attention/flashinfer_mla_compact/support.py"
+_POOL_DTYPES = {
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "bf16": "bfloat16",
+    "auto": "bfloat16",
+    "fp4_e2m1": "float4_e2m1fn_x2",
+}
+_QUANTISED_DSA_ROW = 656
+_VALUES = (
+    "--attention-backend",
+    "--decode-attention-backend",
+    "--prefill-attention-backend",
+    "--speculative-draft-attention-backend",
+    "--cuda-graph-backend-prefill",
+    "--dsa-prefill-backend",
+    "--dsa-decode-backend",
+    "--speculative-algorithm",
+)
+_NUMBERS = ("--speculative-eagle-topk", "--max-total-tokens")
+_SWITCHES = (
+    "--enable-unified-memory",
+    "--enable-pdmux",
+    "--enable-hisparse",
+    "--disable-prefill-cuda-graph",
+    "--disable-cuda-graph",
+)
+
+
+def load_support() -> ModuleType:
+    """The overlay's support module, loaded by path: it needs neither torch nor sglang."""
+    spec = importlib.util.spec_from_file_location("flashinfer_mla_compact_support", SUPPORT)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{SUPPORT} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The server arguments that the backend cares about; all others are passed over.
+
+    Raises `ValueError` with one sentence where one of them has no value or a wrong one.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for flag in _VALUES:
+        parser.add_argument(flag)
+    for flag in _NUMBERS:
+        parser.add_argument(flag, type=int)
+    for flag in _SWITCHES:
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--model-path", "--model")
+    parser.add_argument("--page-size", type=int, default=1)
+    parser.add_argument("--dcp-size", "--decode-context-parallel-size", type=int, default=1)
+    parser.add_argument("--speculative-ngram-max-bfs-breadth", type=int, default=10)
+    try:
+        return parser.parse_known_args(list(arguments))[0]
+    except argparse.ArgumentError as error:
+        raise ValueError(f"the server arguments are not understood: {error}.") from None
+
+
+def names_backend(options: argparse.Namespace, name: str) -> bool:
+    """Whether any of the attention-backend flags asks for `name`."""
+    given = (
+        options.attention_backend,
+        options.decode_attention_backend,
+        options.prefill_attention_backend,
+        options.speculative_draft_attention_backend,
+    )
+    return name in given
+
+
+def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
+    """The model's config.json; None where the model is no local folder that has one.
+
+    A multimodal model keeps what matters here in `text_config`.
+    """
+    if options.model_path is None:
+        return None
+    try:
+        config = json.loads((Path(options.model_path) / "config.json").read_text())
+        return {**config, **config.get("text_config", {})}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def facts(options: argparse.Namespace, support: ModuleType, capability: str | None) -> Any:
+    """The `Facts` of such a server; what the model's config does not tell keeps its default."""
+    config = model_config(options) or {}
+    is_dsa = config.get("index_topk") is not None
+    dtype = _POOL_DTYPES.get(options.kv_cache_dtype, options.kv_cache_dtype)
+    known = {key: config[key] for key in ("kv_lora_rank", "qk_rope_head_dim") if key in config}
+    row = known.get("kv_lora_rank", 512) + known.get("qk_rope_head_dim", 64)
+    quantised = is_dsa and dtype == "float8_e4m3fn" and not _raw_dsa_rows(options, capability)
+    return support.Facts(
+        **known,
+        pool_class=_pool_class(options, dtype),
+        pool_dtype=dtype,
+        kv_cache_dim=_QUANTISED_DSA_ROW if quantised else row,
+        is_dsa=is_dsa,
+        prefill_graph=_prefill_graph(options),
+        dcp_size=options.dcp_size,
+        unified_memory=options.enable_unified_memory,
+        pdmux=options.enable_pdmux,
+        topk=_topk(options),
+    )
+
+
+def _pool_class(options: argparse.Namespace, dtype: str) -> str:
+    if options.enable_hisparse:
+        return "HiSparseDSATokenToKVPool"
+    return "MLATokenToKVPoolFP4" if dtype.startswith("float4") else "MLATokenToKVPool"
+
+
+def _raw_dsa_rows(options: argparse.Namespace, capability: str | None) -> bool:
+    """Whether a DSA pool has raw rows: trtllm for either phase, or tilelang for both.
+
+    Unset, both are trtllm on compute capability 10 and something else on other cards.
+    """
+    given = {options.dsa_prefill_backend, options.dsa_decode_backend}
+    if given == {None}:
+        return (capability or "").startswith("10.")
+    return "trtllm" in given or given == {"tilelang"}
+
+
+def _prefill_graph(options: argparse.Namespace) -> str:
+    if options.disable_prefill_cuda_graph or options.disable_cuda_graph:
+        return "disabled"
+    return options.cuda_graph_backend_prefill or "breakable"  # sglang's default on CUDA
+
+
+def _topk(options: argparse.Namespace) -> int:
+    if options.speculative_algorithm is None:
+        return 0
+    if options.speculative_algorithm == "NGRAM":
+        return int(options.speculative_ngram_max_bfs_breadth)
+    return int(options.speculative_eagle_topk or 1)
