@@ -49,8 +49,8 @@ drift: ## what a newer release would break (TO=<release or folder>)
 rebase: ## carry the pin to TO=<release or folder>
 	@$(overlay) rebase $(pin) --to $(TO)
 
-doctor: ## what is unusual about an installation
-	@$(overlay) doctor $(pin) $(where)
+doctor: ## what of an installation is well, and how to mend the rest (PYTHON=)
+	@$(overlay) doctor $(pin) $(if $(PYTHON),--python $(PYTHON))
 
 venv:
 	@PYTHON=$(PYTHON) ci/venv.sh
