@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
 from sglang.srt.entrypoints.engine import Engine as RightEngine
 from sglang.srt.managers.scheduler import run_scheduler_process
 
@@ -23,10 +24,7 @@ def disturb(backend_class: Any, layer_number: int) -> None:
     def forward_decode(self: Any, q: Any, k: Any, v: Any, layer: Any, *rest: Any, **kw: Any) -> Any:
         if layer.layer_id != layer_number:
             return right(self, q, k, v, layer, *rest, **kw)
-        slots = self._rows.slots
-        # Entries of the planned index buffer are compact rows; all is on the device, so that a
-        # captured graph repeats it.
-        rows = self.forward_metadata.decode_wrapper._kv_indices_buf[:2].long()
+        slots, rows = _slots_read(self)
         first, second = rows[:1], rows[1:]
         kept = slots.index_select(0, first)
         slots.index_copy_(0, first, slots.index_select(0, second))
@@ -35,6 +33,17 @@ def disturb(backend_class: Any, layer_number: int) -> None:
         return output
 
     backend_class.forward_decode = forward_decode
+
+
+def _slots_read(backend: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The list of pool slots that a decode reads, and where the first request's first two stand.
+
+    Both are on the device, so that a captured graph repeats the exchange.
+    """
+    wrapper = backend.forward_metadata.decode_wrapper
+    if hasattr(wrapper, "slots"):  # attention over the pool itself
+        return wrapper.slots, torch.arange(2, device=wrapper.slots.device)
+    return backend._rows.slots, wrapper._kv_indices_buf[:2].long()
 
 
 def run_disturbed_scheduler(*arguments: Any) -> None:

@@ -55,11 +55,14 @@ def bars(results: Results, path: Path, title: str) -> None:
         drawn = axes.bar(places, heights, width, label=NAMES[name], color=COLOURS[name])
         axes.bar_label(drawn, [f"{height:.1f}" if height else "" for height in heights], fontsize=7)
     axes.set_yscale("log")
+    axes.margins(y=0.1)
+    axes.set_ylim(bottom=1)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xticks(range(len(loads)), [str(load) for load in loads])
     axes.set_xlabel("requests x prompt tokens")
     axes.set_ylabel("time a token (ms)")
     axes.set_title(title, fontsize=10)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     _save(figure, path)
 
 

@@ -28,8 +28,8 @@ def loaded() -> list[str]:
     return [name for name in sys.modules if name.split(".")[0] == "sglang" or name == "bench.fault"]
 
 
-class Backend:
-    """Reads the slots of the planned rows, as a compact backend does."""
+class Gathering:
+    """Reads the slots of the planned compact rows."""
 
     def __init__(self) -> None:
         self._rows = SimpleNamespace(slots=torch.tensor([70, 71, 72, 73], dtype=torch.int32))
@@ -43,9 +43,23 @@ class Backend:
         return slots
 
 
-def test_only_the_first_row_of_the_chosen_layer_is_wrong(fault: Any) -> None:
-    fault.disturb(Backend, 5)
-    backend = Backend()
+class Direct:
+    """Reads the planned slots."""
+
+    def __init__(self) -> None:
+        wrapper = SimpleNamespace(slots=torch.tensor([72, 70, 71, 73], dtype=torch.int32))
+        self.forward_metadata = SimpleNamespace(decode_wrapper=wrapper)
+
+    def forward_decode(self, q: Any, k: Any, v: Any, layer: Any) -> list[int]:
+        slots: list[int] = self.forward_metadata.decode_wrapper.slots.tolist()
+        return slots
+
+
+@pytest.mark.parametrize("kind", [Gathering, Direct])
+def test_only_the_first_row_of_the_chosen_layer_is_wrong(fault: Any, kind: Any) -> None:
+    disturbed = type("Disturbed", (kind,), {})
+    fault.disturb(disturbed, 5)
+    backend = disturbed()
     read = [
         backend.forward_decode(None, None, None, SimpleNamespace(layer_id=layer))
         for layer in (4, 5, 6)
