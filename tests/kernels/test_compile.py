@@ -110,4 +110,7 @@ def test_plan_and_merge_compile_for_the_oldest_and_the_newest_card() -> None:
             aot.Job(f"{KERNELS}:merge_splits", card, types, {**merge, "WRITE_LSE": True}, 4, 3),
         )
     ]
-    assert [report.spilled for report in aot.compile_all(jobs)] == [0] * 4
+    # One request and no qo_indptr are constants to the compiler.
+    decode = {**plan, "RAGGED": False, "qo_indptr": None, "requests": 1}
+    jobs.append(aot.Job(f"{KERNELS}:plan_splits", 90, types, decode, 4, 3))
+    assert [report.spilled for report in aot.compile_all(jobs)] == [0] * 5

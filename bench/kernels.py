@@ -1,0 +1,238 @@
+"""Time one layer's decode attention, each strategy against BF16 KV and the byte floor.
+
+  python -m bench.kernels --out FILE                   measure the default points
+  python -m bench.kernels --out FILE --sweep --points 16:64x4096 --strategies bf16-fa3 direct
+
+A point is HEADS:BATCHxTOKENS. First each strategy's output is compared with float64, then graphs
+of enough layers to read four times the L2 are replayed by turns. FILE gains one record a point,
+at once; a point measured again replaces its record. A strategy that fails is listed with its
+reason, and the others go on.
+
+exit status: 0 done; 1 no strategy of some point ran, or the device stopped answering; 2 usage;
+124 out of time (--seconds), run the points that are missing again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.cases import WIDTH, Case, Pools, Spot, Timed, capture, layers_for, timed
+from bench.strategies import STRATEGIES, Strategy, sweep
+from bench.worker import host
+
+POINTS = [
+    "16:1x100",
+    "16:1x8192",
+    "16:1x65536",
+    "16:16x8192",
+    "16:64x2048",
+    "16:64x4096",
+    "8:64x4096",
+    "64:64x4096",
+]
+COPY_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run needs beside its points."""
+
+    strategies: dict[str, Strategy]
+    with_sweep: bool
+    repeats: int
+    pools: Pools
+    l2_bytes: int
+    copy_rate: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        spots = [Spot.parse(text) for text in chosen.points]
+    except ValueError as problem:
+        parser.error(str(problem))
+    largest = max(spot.active for spot in spots)
+    if largest > chosen.pool:
+        parser.error(f"--pool {chosen.pool} holds fewer rows than the {largest} of a point")
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device: run this on a GPU host")
+    return _measure_all(chosen, spots)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--points", nargs="+", default=POINTS, metavar="HEADS:BATCHxTOKENS")
+    parser.add_argument(
+        "--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES)
+    )
+    parser.add_argument(
+        "--sweep", action="store_true", help="also the direct kernel in other configurations"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="replays of each graph, by turns")
+    parser.add_argument("--pool", type=int, default=495_552, help="rows of a layer's pool")
+    parser.add_argument("--copies", type=int, default=56, help="pools in memory, 856 MB each")
+    parser.add_argument("--seconds", type=float, default=440.0, help="start no point after that")
+    return parser
+
+
+def _measure_all(chosen: argparse.Namespace, spots: list[Spot]) -> int:
+    started = time.monotonic()
+    device = torch.device("cuda", torch.cuda.current_device())
+    copy_rate = copy_bytes_per_second(device)
+    settings = Settings(
+        strategies={name: STRATEGIES[name] for name in chosen.strategies},
+        with_sweep=chosen.sweep,
+        repeats=chosen.repeats,
+        pools=Pools(chosen.pool, chosen.copies, device),
+        l2_bytes=torch.cuda.get_device_properties(device).L2_cache_size,
+        copy_rate=copy_rate,
+    )
+    print(f"copy {copy_rate / 1e12:.2f} TB/s, set up in {time.monotonic() - started:.0f} s")
+    status = 0
+    for place, spot in enumerate(spots):
+        if time.monotonic() - started > chosen.seconds:
+            print(f"out of time; not measured: {' '.join(map(str, spots[place:]))}")
+            return 124
+        record = measure(spot, settings)
+        _print_point(record, time.monotonic() - started)
+        _save(chosen.out, record)
+        status |= all("us" not in entry for entry in record["strategies"].values())
+    return status
+
+
+def copy_bytes_per_second(device: torch.device) -> float:
+    """Bytes read and written by a device-to-device copy of 2 GiB; best of nine."""
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    fastest = min(timed(lambda: target.copy_(source)) for _ in range(9))
+    return 2 * COPY_BYTES / (fastest * 1e-6)
+
+
+def measure(spot: Spot, settings: Settings) -> dict[str, Any]:
+    """The record of one point."""
+    case = Case(spot, settings.pools)
+    strategies = dict(settings.strategies)
+    if settings.with_sweep:
+        strategies |= sweep(spot.heads)
+    entries: dict[str, dict[str, Any]] = {name: {} for name in strategies}
+    graphs: dict[str, Timed] = {}
+    for name, strategy in strategies.items():
+        with _noting_failure(entries[name], f"{spot} {name}"):
+            graphs[name] = _prepare(strategy, case, settings, entries[name])
+    for _ in range(settings.repeats):
+        for name, one in graphs.items():
+            entries[name].setdefault("us", []).append(round(one.microseconds(), 3))
+    graphs.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {
+        "point": str(spot),
+        "active_tokens": spot.active,
+        "floor_us": round(spot.active * WIDTH / settings.copy_rate * 1e6, 3),
+        "copy_bytes_per_second": settings.copy_rate,
+        "l2_bytes": settings.l2_bytes,
+        "pool_rows": settings.pools.rows,
+        "host": host(),
+        "strategies": entries,
+    }
+
+
+@contextlib.contextmanager
+def _noting_failure(entry: dict[str, Any], label: str) -> Iterator[None]:
+    try:
+        yield
+    except torch.AcceleratorError:
+        raise  # nothing works on this device any more in this process
+    except Exception as failure:
+        entry["failed"] = f"{type(failure).__name__}: {failure}".splitlines()[0][:300]
+        print(f"{label} failed: {entry['failed']}", flush=True)
+
+
+def _prepare(strategy: Strategy, case: Case, settings: Settings, entry: dict[str, Any]) -> Timed:
+    pools = settings.pools
+    layers = layers_for(strategy.bytes_a_layer(case), settings.l2_bytes)
+    whole = pools.bf16 if strategy.wide else pools.fp8
+    attend = strategy.prepare(case)
+
+    def call(number: int) -> object:
+        return attend(pools.layer(whole, number, layers))
+
+    out = attend(pools.layer(whole, 0, layers))
+    torch.cuda.synchronize()
+    if out.shape == case.out.shape:
+        slots = case.paged_slots() if strategy.paged else case.slots
+        entry["error"] = case.error(out, slots)
+    entry["layers"] = layers
+    entry["bytes_in_play"] = layers * strategy.bytes_a_layer(case)
+    return capture(call, layers)
+
+
+def median_ratio(one: dict[str, Any], other: dict[str, Any]) -> float | None:
+    """Median of the ratios of replays made in the same turn."""
+    if "us" not in one or "us" not in other:
+        return None
+    ratios = [float(a / b) for a, b in zip(one["us"], other["us"], strict=True)]
+    return statistics.median(ratios)
+
+
+def _print_point(record: dict[str, Any], seconds: float) -> None:
+    print(f"\n{record['point']}, floor {record['floor_us']} us ({seconds:.0f} s)")
+    head = (
+        f"{'us':>9} {'lowest':>9} {'/fa3':>6} {'/fa2':>6} {'/floor':>7} {'error':>9} {'/stock':>6}"
+    )
+    print(f"{'strategy':34} {head} layers")
+    for name, entry in record["strategies"].items():
+        if "us" in entry:
+            print(f"{name:34} {_cells(entry, record)} {entry['layers']}", flush=True)
+
+
+def _cells(entry: dict[str, Any], record: dict[str, Any]) -> str:
+    others = record["strategies"]
+    middle = statistics.median(entry["us"])
+    error, stock = entry.get("error"), others.get("stock", {}).get("error")
+    return " ".join(
+        [
+            f"{middle:9.2f} {min(entry['us']):9.2f}",
+            _number(median_ratio(entry, others.get("bf16-fa3", {})), "6.3f"),
+            _number(median_ratio(entry, others.get("bf16-fa2", {})), "6.3f"),
+            _number(middle / max(record["floor_us"], 1e-3), "7.2f"),
+            _number(error, "9.2e"),
+            _number(error / stock if error and stock else None, "6.2f"),
+        ]
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-".rjust(int(form[0])) if value is None else format(value, form)
+
+
+def _save(path: Path, record: dict[str, Any]) -> None:
+    """Add or replace the point's record; a reader never sees half a file."""
+    records = json.loads(path.read_text())["points"] if path.exists() else []
+    kept = [old for old in records if old["point"] != record["point"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps({"points": [*kept, record]}, indent=1) + "\n")
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The attention benchmark: points, windows of rows, errors and the results file, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench import kernels
+from bench.cases import Case, Pools, Spot, layers_for
+
+ROWS = 512
+
+
+@pytest.fixture(scope="module")
+def pools() -> Pools:
+    return Pools(ROWS, 3, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("text", ["16x100", "0:1x1", "16:", "16:1x-1"])
+def test_a_point_that_is_none_is_refused_with_the_text(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        Spot.parse(text)
+
+
+def test_layers_read_four_times_the_cache() -> None:
+    assert layers_for(1_000_000, 60 << 20) * 1_000_000 >= 4 * (60 << 20)
+
+
+def test_every_layer_is_another_window(pools: Pools) -> None:
+    for layers in (3, 16):
+        starts = {pools.layer(pools.fp8, number, layers).data_ptr() for number in range(layers)}
+        assert len(starts) == layers
+        assert pools.layer(pools.fp8, layers - 1, layers).shape[0] == ROWS
+
+
+def test_bf16_rows_hold_the_values_of_the_fp8_rows(pools: Pools) -> None:
+    assert torch.equal(pools.bf16.float(), pools.fp8.float())
+
+
+def test_error_is_small_for_the_right_rows_and_large_for_others(pools: Pools) -> None:
+    case = Case(Spot.parse("8:2x100"), pools)
+    scores = case.query.float() @ pools.fp8[case.slots.long(), 0].float().T * 192**-0.5
+    own = torch.arange(200) // 100 == torch.arange(2)[:, None]
+    weights = scores.masked_fill(~own[:, None], -torch.inf).softmax(-1)
+    out = weights @ pools.fp8[case.slots.long(), 0, :512].float()
+    assert case.error(out, case.slots) < 1e-5
+    assert case.error(out, case.slots.flip(0)) > 0.5
+
+
+def test_paged_slots_follow_the_block_table(pools: Pools) -> None:
+    case = Case(Spot.parse("8:2x100"), pools)
+    slots, table = case.paged_slots(), case.block_table()
+    assert slots.shape == (200,)
+    assert int(slots[100]) == int(table[1, 0]) * 64
+    assert int(slots[64]) == int(table[0, 1]) * 64
+
+
+def test_ratios_pair_replays_of_the_same_turn() -> None:
+    assert kernels.median_ratio({"us": [2.0, 9.0, 4.0]}, {"us": [1.0, 3.0, 2.0]}) == 2.0
+    assert kernels.median_ratio({"us": [2.0]}, {"failed": "no such kernel"}) is None
+
+
+def test_a_point_measured_again_replaces_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    for point, value in (("a", 1), ("b", 2), ("a", 3)):
+        record: dict[str, Any] = {"point": point, "value": value}
+        kernels._save(path, record)
+    found = {entry["point"]: entry["value"] for entry in json.loads(path.read_text())["points"]}
+    assert found == {"a": 3, "b": 2}
+
+
+def test_usage_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        kernels.main(["--out", "x.json", "--points", "16:64x100000"])
+    assert stopped.value.code == 2
+    assert "--pool 495552 holds fewer rows than the 6400000 of a point" in capsys.readouterr().err
