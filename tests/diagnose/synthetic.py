@@ -1,4 +1,7 @@
-"""Makes traces laid out as Kineto lays them out: what a decode server on one GPU records."""
+"""Makes traces laid out as Kineto lays them out: what a decode server on one GPU records.
+
+Run as a module, it writes the synthetic traces in data/, after the first report's server.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ ATTENTION = {
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
 NORM = "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(__nv_bfloat16*, int)"
 SAMPLER = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, ArgMaxOps> >(int)"
+GATHER = "gather_rows_kernel"
 EMBEDDING = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int)"
 
 
@@ -51,6 +55,7 @@ class Server:
     cast_us: float = 828.2
     attention: str = "flashinfer"
     fp8: bool = True
+    compact: bool = False
     graphs: bool = True
     spans: bool = False
     shapes: bool = False
@@ -139,7 +144,9 @@ def events(server: Server) -> Iterator[Event]:
 def _layer(clock: Clock, step: int, layer: int) -> Iterator[Event]:
     server = clock.server
     yield clock.kernel(NORM, 2.5, 6144)
-    if server.fp8:
+    if server.compact:
+        yield clock.kernel(GATHER, 9.0, 132 * 8 * 512)
+    elif server.fp8:
         yield from _casts(clock, step, layer)
     yield clock.kernel(ATTENTION[server.attention], server.attention_us + 0.1 * step, 132 * 512)
     yield clock.kernel(GEMM, server.gemm_us, 1 << 19)
@@ -209,5 +216,17 @@ def write(path: Path, server: Server) -> Path:
     body = ",\n  ".join(json.dumps(event, indent=2) for event in events(server))
     text = f'{header()}  {body}\n  ],"traceName": "/tmp/somewhere/private.json" }}\n'
     data = text.encode()
-    path.write_bytes(gzip.compress(data, 1) if path.suffix == ".gz" else data)
+    path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
     return path
+
+
+DATA = Path(__file__).parent / "data"
+SHIPPED = {
+    "synthetic-stock.json.gz": Server(gemm_us=327.0),
+    "synthetic-compact.json.gz": Server(gemm_us=327.0, compact=True),
+}
+
+
+if __name__ == "__main__":
+    for name, server in SHIPPED.items():
+        write(DATA / name, server)
