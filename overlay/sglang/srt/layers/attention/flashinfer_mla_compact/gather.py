@@ -46,26 +46,28 @@ def decode_words(words, IS_E4M3: tl.constexpr):
 
 
 @triton.jit
-def _copy_columns(
-    source, target, active, START: tl.constexpr, WORDS: tl.constexpr, IS_E4M3: tl.constexpr
-):
-    columns = START + tl.arange(0, WORDS)
-    words = tl.load(
-        source[:, None] + columns[None, :],
-        mask=active[:, None],
-        other=0,
-        eviction_policy="evict_first",  # the pool's bytes are read once a step
-    )
-    values = decode_words(words, IS_E4M3)
-    outputs = START * 4 + tl.arange(0, WORDS * 4)
-    tl.store(
-        target[:, None] + outputs[None, :],
-        values.to(target.dtype.element_ty),
-        mask=active[:, None],
+def _load_rows(pool, pool_stride, slot, active):
+    # 64 bits: slot * 576 passes 2**31 at slot 3,728,270. The pool's bytes are read once a step.
+    row = (pool + slot.to(tl.int64) * pool_stride)[:, None]
+    nope = row + tl.arange(0, NOPE_WORDS)[None, :]
+    rope = row + (NOPE_WORDS + tl.arange(0, ROPE_WORDS))[None, :]
+    return (
+        tl.load(nope, mask=active[:, None], other=0, eviction_policy="evict_first"),
+        tl.load(rope, mask=active[:, None], other=0, eviction_policy="evict_first"),
     )
 
 
 @triton.jit
+def _store_rows(out, row, nope, rope, active, IS_E4M3: tl.constexpr):
+    target = (out + row.to(tl.int64) * ((NOPE_WORDS + ROPE_WORDS) * 4))[:, None]
+    dtype = out.dtype.element_ty
+    latent = target + tl.arange(0, NOPE_WORDS * 4)[None, :]
+    tl.store(latent, decode_words(nope, IS_E4M3).to(dtype), mask=active[:, None])
+    rotary = target + (NOPE_WORDS * 4 + tl.arange(0, ROPE_WORDS * 4))[None, :]
+    tl.store(rotary, decode_words(rope, IS_E4M3).to(dtype), mask=active[:, None])
+
+
+@triton.jit(do_not_specialize=["capacity"])
 def gather_rows_kernel(
     pool,  # *int32, the layer's rows seen as 144 words
     pool_stride,  # words from one slot to the next
@@ -76,16 +78,22 @@ def gather_rows_kernel(
     IS_E4M3: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Each program takes every num_programs-th tile; one tile is on its way while one is stored."""
     rows = tl.minimum(tl.load(count), capacity)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, TILE), tl.num_programs(0)):
-        row = tile * TILE + tl.arange(0, TILE)
-        active = row < rows
-        # 64 bits: slot * 576 passes 2**31 at slot 3,728,270.
-        slot = tl.load(slots + row, mask=active, other=0).to(tl.int64)
-        source = pool + slot * pool_stride
-        target = out + row.to(tl.int64) * ((NOPE_WORDS + ROPE_WORDS) * 4)
-        _copy_columns(source, target, active, 0, NOPE_WORDS, IS_E4M3)
-        _copy_columns(source, target, active, NOPE_WORDS, ROPE_WORDS, IS_E4M3)
+    first = tl.program_id(0) * TILE
+    step = tl.num_programs(0) * TILE
+    row = first + tl.arange(0, TILE)
+    slot = tl.load(slots + row, mask=row < rows, other=0)
+    next_slot = tl.load(slots + row + step, mask=row + step < rows, other=0)
+    nope, rope = _load_rows(pool, pool_stride, slot, row < rows)
+    for _ in range(first, rows, step):
+        next_row = row + step
+        next_nope, next_rope = _load_rows(pool, pool_stride, next_slot, next_row < rows)
+        next_slot = tl.load(slots + next_row + step, mask=next_row + step < rows, other=0)
+        _store_rows(out, row, nope, rope, row < rows, IS_E4M3)
+        row = next_row
+        nope = next_nope
+        rope = next_rope
 
 
 def grid_programs(device: torch.device) -> int:
