@@ -50,7 +50,7 @@ def _load_rows(pool, pool_stride, slot, active):
     # 64 bits: slot * 576 passes 2**31 at slot 3,728,270. The pool's bytes are read once a step.
     row = (pool + slot.to(tl.int64) * pool_stride)[:, None]
     nope = row + tl.arange(0, NOPE_WORDS)[None, :]
-    rope = row + (NOPE_WORDS + tl.arange(0, ROPE_WORDS))[None, :]
+    rope = row + (tl.arange(0, ROPE_WORDS) + NOPE_WORDS)[None, :]
     return (
         tl.load(nope, mask=active[:, None], other=0, eviction_policy="evict_first"),
         tl.load(rope, mask=active[:, None], other=0, eviction_policy="evict_first"),
@@ -63,7 +63,7 @@ def _store_rows(out, row, nope, rope, active, IS_E4M3: tl.constexpr):
     dtype = out.dtype.element_ty
     latent = target + tl.arange(0, NOPE_WORDS * 4)[None, :]
     tl.store(latent, decode_words(nope, IS_E4M3).to(dtype), mask=active[:, None])
-    rotary = target + (NOPE_WORDS * 4 + tl.arange(0, ROPE_WORDS * 4))[None, :]
+    rotary = target + (tl.arange(0, ROPE_WORDS * 4) + NOPE_WORDS * 4)[None, :]
     tl.store(rotary, decode_words(rope, IS_E4M3).to(dtype), mask=active[:, None])
 
 
