@@ -1,0 +1,136 @@
+"""Stale rows, NaN bytes, odd pools and pools that change under the backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.gpu.harness import (
+    DEVICE,
+    DIM,
+    Engine,
+    Shape,
+    assert_same_bits,
+    capture_one,
+    decode_batch,
+    differs_in_bits,
+    dtype_name,
+    extend_batch,
+    make_pool,
+    run_eager,
+)
+
+LENGTHS = [130, 1, 700, 64]
+NAN_BYTE = {torch.float8_e4m3fn: 0x7F, torch.float8_e5m2: 0x7E}
+
+
+def poison(engine: Engine, active: torch.Tensor) -> None:
+    """NaN bytes in slot 0 and in every slot that no request names."""
+    inactive = torch.ones(engine.pool.kv_buffer[0].shape[0], dtype=torch.bool, device=DEVICE)
+    inactive[active] = False
+    assert inactive[0]
+    for buffer in engine.pool.kv_buffer:
+        buffer[inactive] = NAN_BYTE[engine.shape.dtype]
+
+
+@pytest.mark.parametrize("dtype", list(NAN_BYTE), ids=dtype_name)
+def test_nan_in_stale_rows_inactive_slots_and_slot_0_reaches_no_output(dtype: torch.dtype) -> None:
+    engine = Engine(Shape(dtype=dtype))
+    stock, compact = engine.pair()
+    captured = capture_one(engine, compact, 8)
+    requests = engine.place(LENGTHS)
+    batch = decode_batch(engine, requests, LENGTHS)
+    inputs = engine.inputs(4)
+    expected = run_eager(engine, stock, batch, inputs)
+    poison(engine, torch.cat(engine.slots_of(requests, LENGTHS)))
+    compact._buffer.fill_(float("nan"))
+    assert_same_bits(run_eager(engine, compact, batch, inputs), expected, "eager")
+
+    graphed = capture_one(engine, stock, 8).replay(batch, inputs)  # four padded rows read slot 0
+    compact._buffer.fill_(float("nan"))
+    assert_same_bits(captured.replay(batch, inputs), graphed, "captured")
+    assert all(output.isfinite().all() for output in graphed)
+
+
+def test_nan_in_stale_rows_reaches_no_extend() -> None:
+    engine = Engine(Shape())
+    stock, compact = engine.pair()
+    requests = engine.place(LENGTHS)
+    batch = extend_batch(engine, requests, [100, 0, 600, 60], [30, 1, 100, 4])
+    inputs = engine.inputs(135)
+    expected = run_eager(engine, stock, batch, inputs)
+    poison(engine, torch.cat(engine.slots_of(requests, LENGTHS)))
+    compact._buffer.fill_(float("nan"))
+    assert_same_bits(run_eager(engine, compact, batch, inputs), expected)
+
+
+def test_nan_that_a_request_reads_is_nan_in_both() -> None:
+    engine = Engine(Shape(layers=1))
+    stock, compact = engine.pair()
+    requests = engine.place([40, 40])
+    batch = decode_batch(engine, requests, [40, 40])
+    engine.pool.kv_buffer[0][engine.req_to_token[1, 3].long(), 0, 5] = 0x7F
+    inputs = engine.inputs(2)
+    (expected,) = run_eager(engine, stock, batch, inputs)
+    (actual,) = run_eager(engine, compact, batch, inputs)
+    assert expected[0].isnan().any()
+    assert torch.equal(actual.isnan(), expected.isnan())
+    assert_same_bits([actual[1:]], [expected[1:]], "the request beside it")
+
+
+def test_rows_with_a_stride_are_read_by_that_stride() -> None:
+    engine = Engine(Shape())
+    for layer, buffer in enumerate(engine.pool.kv_buffer):
+        wide = torch.full((buffer.shape[0], 1, DIM + 64), 0x7F, dtype=torch.uint8, device=DEVICE)
+        wide[..., :DIM] = buffer
+        engine.pool.kv_buffer[layer] = wide[..., :DIM]
+    stock, compact = engine.pair()
+    batch = decode_batch(engine, engine.place(LENGTHS), LENGTHS)
+    inputs = engine.inputs(4)
+    expected = run_eager(engine, stock, batch, inputs)
+    assert_same_bits(run_eager(engine, compact, batch, inputs), expected)
+
+
+def test_a_pool_that_is_swapped_or_allocated_anew_is_the_one_that_is_read() -> None:
+    engine = Engine(Shape())
+    stock, compact = engine.pair()
+    batch = decode_batch(engine, engine.place(LENGTHS), LENGTHS)
+    inputs = engine.inputs(4)
+    before = run_eager(engine, compact, batch, inputs)
+
+    engine.pool._clear_buffers()
+    engine.pool._create_buffers()
+    engine.fill_pool()
+    expected = run_eager(engine, stock, batch, inputs)
+    assert differs_in_bits(before, expected)
+    assert_same_bits(run_eager(engine, compact, batch, inputs), expected, "allocated anew")
+
+    engine.pool = make_pool(engine.shape)
+    engine.fill_pool()
+    stock.token_to_kv_pool = compact.token_to_kv_pool = engine.pool
+    other = run_eager(engine, stock, batch, inputs)
+    assert differs_in_bits(other, expected)
+    assert_same_bits(run_eager(engine, compact, batch, inputs), other, "swapped")
+
+
+def test_steps_in_inference_mode_and_outside_of_it_may_alternate() -> None:
+    engine = Engine(Shape())
+    stock, compact = engine.pair()
+    batch = decode_batch(engine, engine.place(LENGTHS), LENGTHS)
+    inputs = engine.inputs(4)
+    expected = run_eager(engine, stock, batch, inputs)
+    with torch.inference_mode():
+        inside = run_eager(engine, compact, batch, inputs)
+    outside = run_eager(engine, compact, batch, inputs)
+    assert_same_bits([output.clone() for output in inside], expected, "inside")
+    assert_same_bits(outside, expected, "outside")
+
+
+def test_arrays_made_in_inference_mode_can_be_written_outside_of_it() -> None:
+    engine = Engine(Shape(rows=4095))  # a size of its own, so that its buffer is new
+    with torch.inference_mode():
+        compact = engine.make("flashinfer_mla_compact")
+    table = compact._rows._table
+    arrays = [compact._buffer, compact._rows.slots, compact._rows.count]
+    arrays += [table.stamps, table.row_of_slot]
+    assert [array.is_inference() for array in arrays] == [False] * len(arrays)

@@ -1,0 +1,130 @@
+"""Bytes are a formula, replays allocate nothing, and no step copies the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.gpu.harness import (
+    DEVICE,
+    DIM,
+    MODEL_DTYPE,
+    STOCK,
+    Engine,
+    Shape,
+    capture_one,
+    decode_batch,
+    extend_batch,
+    run_eager,
+    verify_batch,
+)
+
+ALLOCATION_UNIT = 512  # torch's caching allocator rounds a request up to this
+
+
+class LargeResults(TorchDispatchMode):
+    """Counts the operations that make or fill a tensor of at least `elements` elements."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements = elements
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        large = isinstance(result, torch.Tensor) and result.numel() >= self.elements
+        if large and not function.is_view:
+            self.seen.append(str(function))
+        return result
+
+
+def pool_sized(engine: Engine, step: Callable[[], Any]) -> list[str]:
+    with LargeResults(engine.shape.rows * DIM) as mode:
+        step()
+    return mode.seen
+
+
+def make_step(engine: Engine, kind: str) -> tuple[Any, list[Any]]:
+    lengths = [1500, 40]  # more than the bounded buffer holds
+    requests = engine.place([length + 4 for length in lengths])
+    if kind == "decode":
+        return decode_batch(engine, requests, lengths), engine.inputs(2)
+    if kind == "extend":
+        return extend_batch(engine, requests, [1496, 0], [4, 40]), engine.inputs(44)
+    return verify_batch(engine, requests, lengths, 4), engine.inputs(8)
+
+
+@pytest.mark.parametrize("mib", ["1", "1024"], ids=["bounded", "whole"])
+@pytest.mark.parametrize("kind", ["decode", "extend", "verify"])
+def test_no_step_makes_a_tensor_of_the_pools_length(
+    kind: str, mib: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_MLA_COMPACT_BUFFER_MIB", mib)
+    engine = Engine(Shape(rows=65536))
+    stock, compact = engine.pair()
+    batch, inputs = make_step(engine, kind)
+    control = pool_sized(engine, lambda: run_eager(engine, stock, batch, inputs))
+    assert len(control) == engine.shape.layers, "stock casts the pool once in each layer"
+    assert pool_sized(engine, lambda: run_eager(engine, compact, batch, inputs)) == []
+
+
+@pytest.mark.parametrize("drafts", [0, 4], ids=["decode", "verify"])
+def test_no_captured_step_makes_a_tensor_of_the_pools_length(drafts: int) -> None:
+    engine = Engine(Shape(rows=65536))
+    stock, compact = engine.pair()
+    assert pool_sized(engine, lambda: capture_one(engine, stock, 2, drafts)) != []
+    assert pool_sized(engine, lambda: capture_one(engine, compact, 2, drafts)) == []
+
+
+def test_the_buffer_takes_the_bytes_of_the_formula() -> None:
+    from sglang.srt.layers.attention.flashinfer_mla_compact.backend import compact_buffer
+
+    capacity = 54321  # a capacity that no other test has, so that the buffer is new
+    before = torch.cuda.memory_allocated()
+    buffer = compact_buffer(capacity, MODEL_DTYPE, torch.device(DEVICE))
+    bytes_taken = torch.cuda.memory_allocated() - before
+    formula = capacity * DIM * 2
+    assert buffer.untyped_storage().nbytes() == formula
+    assert bytes_taken == -(-formula // ALLOCATION_UNIT) * ALLOCATION_UNIT
+
+
+def test_layers_graphs_and_backends_share_one_buffer() -> None:
+    engine = Engine(Shape(layers=3))
+    first, second = engine.make("flashinfer_mla_compact"), engine.make("flashinfer_mla_compact")
+    assert first._buffer.data_ptr() == second._buffer.data_ptr()
+
+
+def test_a_replay_allocates_nothing_and_200_leave_memory_as_it_was() -> None:
+    engine = Engine(Shape())
+    captured = capture_one(engine, engine.make("flashinfer_mla_compact"), 2)
+    lengths = [30, 500]
+    requests = engine.place([length + 200 for length in lengths])
+    inputs = engine.inputs(2)
+    for _ in range(3):  # whatever is made on first use
+        captured.replay(decode_batch(engine, requests, lengths), inputs)
+    batch = decode_batch(engine, requests, lengths)
+    captured.load(batch, inputs)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    captured.graph.replay()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+    held = torch.cuda.memory_allocated()
+    for step in range(200):
+        grown = [length + step for length in lengths]
+        captured.load(decode_batch(engine, requests, grown), inputs)
+        captured.graph.replay()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == held
+
+
+def test_a_pool_in_the_models_dtype_is_left_to_stock() -> None:
+    engine = Engine(Shape(dtype=MODEL_DTYPE))
+    compact = engine.make("flashinfer_mla_compact")
+    assert type(compact) is type(engine.make(STOCK))
