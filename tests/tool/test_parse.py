@@ -87,6 +87,7 @@ HOSTILE = {
 }
 GIT_ONLY = {
     "symlink": "new file mode 120000\n",
+    "edited symlink": "index 1234567..89abcde 120000\n",
     "submodule": "new file mode 160000\n",
     "executable": "new file mode 100755\n",
     "mode change": "old mode 100644\nnew mode 100755\n",

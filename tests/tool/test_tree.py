@@ -81,6 +81,13 @@ def test_a_folder_without_sglang_is_a_usage_error(overlay: Overlay, tmp_path: Pa
     assert "neither sglang/ nor python/sglang/" in refused.err
 
 
+def test_a_folder_left_by_an_uninstall_does_not_hide_a_checkout(toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "both/sglang").mkdir(parents=True)
+    assert tree.at(tmp_path / "both").package == tmp_path / "both/sglang"
+    toys.write_files(tmp_path / "both/python", toys.UPSTREAM)
+    assert tree.at(tmp_path / "both").package == tmp_path / "both/python/sglang"
+
+
 def test_a_zipped_sglang_is_no_folder(toy: Toy, tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="finds no sglang folder"):
         tree.of_interpreter(str(interpreter(tmp_path, toy.wheel)))
