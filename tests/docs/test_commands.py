@@ -1,0 +1,85 @@
+"""Every command in the documentation runs, prints what the page shows, and every link leads on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from overlaytool.pin import REPOSITORY, find
+
+from tests.docs.blocks import TAGS, blocks
+
+PAGES = sorted([*REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("*.md")])
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def run(command: str, workspace: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=workspace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_commands_of_a_page_run_in_order(
+    page: Path, workspace: Path, environment: dict[str, str]
+) -> None:
+    printed = ""
+    for block in blocks(page.read_text()):
+        if block.tag == "output":
+            assert printed.rstrip() == block.body.rstrip(), f"{name(page)} shows another output"
+        if block.tag != "sh":
+            continue
+        printed = ""
+        for command, expected in block.commands():
+            code, out, error = run(command, workspace, environment)
+            assert code == expected, f"{command}\nexit {code}\n{out}{error}"
+            printed += out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_has_a_tag_that_the_tests_know(page: Path) -> None:
+    assert {block.tag for block in blocks(page.read_text())} <= TAGS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_into_the_repository_leads_to_a_file(page: Path) -> None:
+    targets = LINK.findall(page.read_text())
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_pages_name_the_default_pin(page: Path) -> None:
+    """Commands of another release would not fit the tree that `make apply` makes."""
+    default = find(REPOSITORY, None).release
+    commands = [block.body for block in blocks(page.read_text()) if block.tag == "sh"]
+    trees = re.findall(r"build/sglang-([0-9.]+[0-9])", "\n".join(commands))
+    assert set(trees) <= {default, *re.findall(r"PIN=([0-9.]+)", "\n".join(commands))}
+
+
+def test_the_dockerfile_fragment_applies(workspace: Path, environment: dict[str, str]) -> None:
+    (fragment,) = [
+        block.body
+        for block in blocks((REPOSITORY / "docs/install.md").read_text())
+        if block.tag == "dockerfile"
+    ]
+    copied = re.search(r"^COPY (\S+) (\S+)$", fragment, re.MULTILINE)
+    assert copied
+    for line in re.findall(r"^RUN (.*)$", fragment, re.MULTILINE):
+        command = line.replace(copied[2], str(workspace)).replace("python3", "venv/bin/python")
+        code, out, error = run(command, workspace, environment)
+        assert code == 0, f"{command}\n{out}{error}"
+    (site,) = (workspace / "venv/lib").glob("python*/site-packages")
+    assert (site / "sglang/srt/layers/attention/flashinfer_mla_compact/backend.py").exists()
