@@ -40,8 +40,9 @@ lock: ## write the pin's lock again
 lint: ## check the form of the patches
 	@$(overlay) lint $(pin)
 
-check: ## lint, round trip, and the lock's difference
+check: ## lint, round trip, the lock's difference, and the contract on the pin's own release
 	@$(overlay) check $(pin)
+	@$(overlay) drift $(pin) --to $(or $(PIN),$(file <patches/default))
 
 drift: ## what a newer release would break (TO=<release or folder>)
 	@$(overlay) drift $(pin) $(if $(TO),--to $(TO))
