@@ -157,3 +157,6 @@ def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) 
     except Refusal as refusal:
         print(f"overlay {args.verb}: {refusal}", file=sys.stderr)
         return int(refusal.code)
+    except KeyboardInterrupt:
+        print(f"overlay {args.verb}: interrupted; run it again to finish", file=sys.stderr)
+        return 130

@@ -51,6 +51,11 @@ def kill(_: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupt(later: int) -> None:
+    if later == 0:
+        raise KeyboardInterrupt
+
+
 def fail_once(later: int) -> None:
     if later == 0:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -201,6 +206,13 @@ def test_nothing_to_do_on_a_read_only_tree_is_no_failure(toy: Toy, overlay: Over
     assert struck(toy, ["unapply", "--tree", str(toy.tree)], 1, fail_on) % 100 == 0
     overlay("apply", "--tree", toy.tree)
     assert struck(toy, ["apply", "--tree", str(toy.tree)], 1, fail_on) % 100 == 0
+
+
+def test_an_interrupt_from_the_keyboard_leaves_the_tree_as_it_was(toy: Toy) -> None:
+    before = snapshot(toy.tree)
+    for point in (1, 9, 17):
+        assert struck(toy, ["apply", "--tree", str(toy.tree)], point, interrupt) == 130
+        assert snapshot(toy.tree) == before
 
 
 def test_a_half_written_staged_file_is_swept(toy: Toy, overlay: Overlay) -> None:
