@@ -27,9 +27,15 @@ limited() {
 serve() { # FILE SETUPS LOADS MORE...
     local file=$1 setups=$2 loads=$3
     shift 3
+    local status=0
     # shellcheck disable=SC2086
     limited bench.serve run --model "$model" --out "$results/$file" \
-        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --loads $loads "$@"
+        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --loads $loads "$@" || status=$?
+    case $status in
+        0) ;;
+        1) failed=1 ;; # told above; what remains can still be measured
+        *) exit "$status" ;;
+    esac
 }
 
 make_model() {
@@ -39,6 +45,7 @@ make_model() {
 small="1x100 1x8192 16x1024"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
 [ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+failed=0
 for step in "$@"; do
     case $step in
         model) make_model ;;
@@ -72,3 +79,4 @@ for step in "$@"; do
             ;;
     esac
 done
+exit "$failed"

@@ -98,6 +98,7 @@ def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFix
     document.write_text("<!-- bench:tokens -->\n<!-- /bench -->\n")
     options = ["--results", str(folder), "--pictures", str(folder / "images"), str(document)]
     assert main(["--check", *options]) == 1
+    assert "|" not in document.read_text()
     assert main(options) == 0
     assert main(["--check", *options]) == 0
     document.write_text(document.read_text().replace("72.00", "90.00"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from bench.lookup import answer, read_task
@@ -42,6 +43,9 @@ class Engine:
                     tokens[1] = 0
                 meta = {"finish_reason": reason}
                 yield {"index": index, "output_ids": tokens, "meta_info": meta}
+
+    def flush_cache(self) -> SimpleNamespace:
+        return SimpleNamespace(success=True)
 
     def shutdown(self) -> None:
         self.scheduler.kill()
