@@ -59,6 +59,8 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
     `layer_marks` says of a kernel whether it is the one that each layer runs once.
     """
     kernels = timeline.kernels
+    if timeline.spans and not any(span.mode in DECODE_MODES for span in timeline.spans):
+        return None  # sglang marked its passes, and none of them decodes
     finders: tuple[tuple[str, Callable[[], Bounds]], ...] = (
         ("sglang's step spans", lambda: _from_spans(timeline)),
         ("CUDA graph replays", lambda: _from_replays(kernels, layer_marks)),

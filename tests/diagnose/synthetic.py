@@ -58,6 +58,7 @@ class Server:
     compact: bool = False
     graphs: bool = True
     spans: bool = False
+    mode: str = "DECODE"
     shapes: bool = False
     grids: bool = True
     cast_kernel: str = CAST
@@ -191,7 +192,7 @@ def _span(server: Server, start: float, end: float) -> Event:
     return {
         "ph": "X",
         "cat": "gpu_user_annotation",
-        "name": "step[DECODE bs=4]",
+        "name": f"step[{server.mode} bs=4]",
         "pid": server.device,
         "tid": 7,
         "ts": start,

@@ -15,10 +15,10 @@ LARGEST_BYTES = 200_000
 
 
 @pytest.mark.parametrize("path", SHIPPED_TRACES, ids=lambda path: path.name)
-def test_a_shipped_trace_is_small_and_holds_no_paths(path: Path) -> None:
+def test_a_shipped_trace_is_small_and_holds_no_python_frames(path: Path) -> None:
     text = gzip.decompress(path.read_bytes()).decode()
     assert path.stat().st_size < LARGEST_BYTES
-    assert "/root/" not in text and "/home/" not in text
+    assert "python_function" not in text
 
 
 @pytest.mark.parametrize("path", SHIPPED_TRACES, ids=lambda path: path.name)

@@ -135,6 +135,16 @@ def test_a_trace_of_one_sampler_cannot_tell(tmp_path: Path) -> None:
     assert "no decode step" in answer(path)["reason"]
 
 
+def test_a_trace_of_prefill_alone_cannot_tell(trace: Make) -> None:
+    found = answer(trace(graphs=False, spans=True, mode="EXTEND"))
+    assert found["verdict"] == "unknown"
+    assert "no decode step" in found["reason"]
+
+
+def test_verification_of_drafts_counts_as_decode(trace: Make) -> None:
+    assert answer(trace(spans=True, mode="TARGET_VERIFY"))["verdict"] == "cast"
+
+
 def test_the_next_costs_are_ranked_without_the_cast(trace: Make) -> None:
     costs = answer(trace())["costs"]
     assert [cost["family"] for cost in costs[:2]] == [
