@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -79,24 +79,28 @@ def diagnose(stream: EventStream) -> Diagnosis:
 
 def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
     """Judge what was read."""
-    common: dict[str, Any] = {
-        "path": stream.path,
-        "device": device_name(stream.header),
-        "notes": tuple(_notes(stream, timeline)),
-    }
+    blank = Diagnosis(
+        path=stream.path,
+        device=device_name(stream.header),
+        verdict=Verdict.UNKNOWN,
+        reason="no decode step of two attention layers or more was found",
+        remedy="profile while the server decodes, for ten steps or more",
+        notes=tuple(_notes(stream, timeline)),
+    )
     if not timeline.kernels:
         reason = "the trace holds no GPU kernels"
         remedy = "profile with the GPU activity on, until the server has decoded some tokens"
-        return Diagnosis(verdict=Verdict.UNKNOWN, reason=reason, remedy=remedy, **common)
+        return replace(blank, reason=reason, remedy=remedy)
     steps, layers = steps_and_layers(timeline)
-    if steps is None:
-        reason = "no decode step of two attention layers or more was found"
-        remedy = "profile while the server decodes, for ten steps or more"
-        return Diagnosis(verdict=Verdict.UNKNOWN, reason=reason, remedy=remedy, **common)
+    return _measured(blank, steps, layers, timeline) if steps else blank
+
+
+def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -> Diagnosis:
     cast = find_cast(steps, layers, timeline.copies)
     attention = _attention(steps)
     verdict, reason, remedy = _verdict(cast, attention)
-    return Diagnosis(
+    return replace(
+        blank,
         verdict=verdict,
         reason=reason,
         remedy=remedy,
@@ -107,7 +111,6 @@ def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
         attention=attention,
         cast=cast,
         costs=tuple(_costs(steps, cast, timeline)),
-        **common,
     )
 
 

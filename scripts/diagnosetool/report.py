@@ -63,7 +63,7 @@ def compared(before: Diagnosis, after: Diagnosis) -> str:
     rows = [("decode step", before.step_time, after.step_time)]
     rows.append(("pool cast", _cast_time(before), _cast_time(after)))
     families = [c.family for c in before.costs] + [c.family for c in after.costs]
-    times = [{c.family: c.time for c in diagnosis.costs} for diagnosis in (before, after)]
+    times = [{c.family: c.time for c in one.costs} for one in (before, after)]
     ranked = sorted(set(families), key=lambda f: (-max(t.get(f, 0.0) for t in times), f))
     rows += [(f, times[0].get(f, 0.0), times[1].get(f, 0.0)) for f in ranked[: 2 * NEXT_COSTS]]
     width = max(len(label) for label, _, _ in rows)
@@ -71,10 +71,10 @@ def compared(before: Diagnosis, after: Diagnosis) -> str:
     for label, old, new in rows:
         ratio = f"{new / old:.2f}" if old else "-"
         table.append(f"{label:{width}}  {old / 1e3:9.2f}  {new / 1e3:9.2f}  {ratio:>14}")
-    heads = [
-        _line(name, f"{d.path}: {HEADLINES[d.verdict]}, {d.reason}")
-        for name, d in (("before", before), ("after", after))
-    ]
+    heads = []
+    for name, diagnosis in (("before", before), ("after", after)):
+        heads.append(_line(name, diagnosis.path))
+        heads.append(_line("", f"{HEADLINES[diagnosis.verdict]}: {diagnosis.reason}"))
     return "\n".join([*heads, "", *table])
 
 
