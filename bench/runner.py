@@ -16,7 +16,7 @@ from typing import Any
 from bench.loads import Load, Requests, requests
 from bench.lookup import read_task
 from bench.results import Results, record
-from bench.setups import SETUPS, Engine, Setup
+from bench.setups import Engine, Setup
 from bench.worker import Launch
 from bench.worker import run as serve
 
@@ -68,11 +68,19 @@ class Worker:
 
     def __init__(self, launch: Launch) -> None:
         context = multiprocessing.get_context("spawn")
-        self._launch = launch
+        self.setup = launch.setup
+        self.description: dict[str, Any] = {}
+        self._log = launch.log
         self._connection, other = context.Pipe()
         self._process = context.Process(target=serve, args=(launch, other))
         self._process.start()
         other.close()
+
+    def wait_until_ready(self) -> None:
+        begin = time.monotonic()
+        _say(f"{self.setup.name}: starting")
+        self.description = self.receive()
+        _say(f"{self.setup.name}: ready after {time.monotonic() - begin:.0f} s")
 
     def receive(self) -> dict[str, Any]:
         """The next message; WorkerFailed if the engine reports a failure or has died."""
@@ -81,8 +89,7 @@ class Worker:
         except EOFError:
             message = {"error": "the engine's process ended"}
         if "error" in message:
-            name, log = self._launch.setup.name, self._launch.log
-            raise WorkerFailed(f"{name}: {message['error']}; see {log}.")
+            raise WorkerFailed(f"{self.setup.name}: {message['error']}; see {self._log}.")
         return message
 
     def measure(self, asked: Requests) -> dict[str, Any]:
@@ -103,58 +110,63 @@ class Worker:
 
 
 def run(plan: Plan, results: Results) -> None:
-    """Measure what `results` lacks of the plan, and save after each load."""
+    """Measure what `results` lacks of the plan, and save after each load.
+
+    Raises:
+        WorkerFailed: an engine did not start, told after the others were measured, or one ended
+            under a load.
+    """
     groups = [plan.setups] if plan.interleave else [[setup] for setup in plan.setups]
+    failures: list[str] = []
     for group in groups:
         missing = [x for x in plan.loads if any(not results.find(s.name, x) for s in group)]
         if missing:
-            with _workers(plan, group) as workers:
+            with _workers(plan, group, failures) as workers:
                 for load in missing:
                     _measure(plan, load, workers, results)
+    if failures:
+        raise WorkerFailed("\n".join(failures))
 
 
 @contextlib.contextmanager
-def _workers(plan: Plan, group: list[Setup]) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
-    """Running engines by name, with their descriptions; one starts after the other has its pool."""
-    task = read_task(Path(plan.engine.model))
+def _workers(plan: Plan, group: list[Setup], failures: list[str]) -> Iterator[list[Worker]]:
+    """The engines of a group that start; one starts after the other has its pool."""
     workers: list[Worker] = []
-    started: dict[str, tuple[Worker, dict[str, Any]]] = {}
     grace = 0.0
     try:
         for setup in group:
-            begin = time.monotonic()
-            log = plan.logs / f"{setup.name}.log"
-            probe = task.probe_layer if task else 0
-            launch = Launch(setup, plan.engine, log, probe)
-            _say(f"{setup.name}: starting")
-            workers.append(Worker(launch))
-            started[setup.name] = (workers[-1], workers[-1].receive())
-            _say(f"{setup.name}: ready after {time.monotonic() - begin:.0f} s")
-        yield started
+            workers.append(Worker(_launch(plan, setup)))
+            try:
+                workers[-1].wait_until_ready()
+            except WorkerFailed as failure:
+                failures.append(str(failure))
+                workers.pop().stop(0.0)
+        yield workers
         grace = GRACE_SECONDS
     finally:
         for worker in workers:
             worker.stop(grace)
 
 
-def _measure(
-    plan: Plan,
-    load: Load,
-    workers: dict[str, tuple[Worker, dict[str, Any]]],
-    results: Results,
-) -> None:
+def _launch(plan: Plan, setup: Setup) -> Launch:
+    task = read_task(Path(plan.engine.model))
+    probe = task.probe_layer if task else 0
+    return Launch(setup, plan.engine, plan.logs / f"{setup.name}.log", probe)
+
+
+def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) -> None:
     asked = requests(Path(plan.engine.model), load, plan.tokens)
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
+    measured: dict[str, list[dict[str, Any]]] = {worker.setup.name: [] for worker in workers}
     for repeat in range(plan.repeats + 1):
-        for name, (worker, _) in workers.items():
-            if repeat and SETUPS[name].wrong_row:
-                continue  # only its tokens matter
-            _say(f"{name} {load}: {repeat} of {plan.repeats}")
-            measured[name].append(worker.measure(asked))
-    for name, (_, description) in workers.items():
+        for worker in workers:
+            if not (repeat and worker.setup.wrong_row):  # of a wrong row only the tokens matter
+                _say(f"{worker.setup.name} {load}: {repeat} of {plan.repeats}")
+                measured[worker.setup.name].append(worker.measure(asked))
+    for worker in workers:
+        name = worker.setup.name
         if not results.find(name, load):
             runs = measured[name][1:] or measured[name]  # the first one warmed up
-            results.records.append(record(name, load, description, runs, asked.answers))
+            results.records.append(record(name, load, worker.description, runs, asked.answers))
     results.save()
 
 

@@ -65,8 +65,11 @@ def test_results_of_other_options_are_not_mixed(model: Path) -> None:
     assert (model / "out.json").read_text() == before
 
 
-def test_an_engine_that_fails_is_named_with_its_log(model: Path) -> None:
-    done = serve(*options(model, "stock", "triton"), FAKE_FAILS="triton")
+@pytest.mark.parametrize("order", [[], ["--interleave"]])
+def test_an_engine_that_fails_is_named_with_its_log_and_the_others_measured(
+    model: Path, order: list[str]
+) -> None:
+    done = serve(*options(model, "triton", "stock"), *order, FAKE_FAILS="triton")
     assert done.returncode == 1
     assert "triton: RuntimeError: no kernel for this device" in done.stderr
     assert "RuntimeError" in (model / "logs" / "triton.log").read_text()
