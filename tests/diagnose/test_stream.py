@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 
 import pytest
-from diagnosetool import stream
+from diagnosetool import progress, stream
 from diagnosetool.stream import EventStream, TraceError
 
 from tests.diagnose.conftest import Make
@@ -118,3 +119,13 @@ def test_json_without_events_is_not_read_to_its_end(
     with pytest.raises(TraceError, match="traceEvents"):
         list(source)
     assert len(source._text) < 2000
+
+
+def test_progress_goes_to_its_own_stream(trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 1000)
+    path, log = trace(), io.StringIO()
+    list(EventStream(str(path), log))
+    lines = log.getvalue().splitlines()
+    assert len(lines) > 10
+    assert all(line.startswith(f"reading {path}: ") and line.endswith("MB") for line in lines)

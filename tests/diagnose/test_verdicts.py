@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnosetool.diagnosis import Verdict, diagnose
+from diagnosetool import timeline
+from diagnosetool.cli import EXIT_CODES, UNREADABLE
+from diagnosetool.diagnosis import Verdict, diagnose, judge
 from diagnosetool.report import as_json
 from diagnosetool.stream import EventStream
 
@@ -199,8 +201,15 @@ def test_ranks_merged_into_one_file_are_told_apart(tmp_path: Path) -> None:
     assert "2 devices" in found["notes"][0]
 
 
-def test_every_verdict_has_its_own_exit_code() -> None:
-    from diagnosetool.cli import EXIT_CODES, UNREADABLE
+def test_only_so_many_kernels_are_kept(trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "KERNEL_LIMIT", 60)
+    source = EventStream(str(trace(steps=50)))
+    found = timeline.read_timeline(source)
+    assert len(found.kernels) == 60
+    assert found.kernels_left_out == 50 * (6 * 4 + 3) - 60
+    assert any("only the first" in note for note in judge(source, found).notes)
 
+
+def test_every_verdict_has_its_own_exit_code() -> None:
     codes = [EXIT_CODES[verdict] for verdict in Verdict]
     assert len({*codes, UNREADABLE, 2}) == len(Verdict) + 2
