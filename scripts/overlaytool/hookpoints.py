@@ -31,6 +31,7 @@ MODULES = {
     "factory": f"{OVERLAY}.factory",
     "registration": f"{OVERLAY}.registration",
     "backend": f"{OVERLAY}.backend",
+    "mha": "sglang.srt.layers.attention.flashinfer_backend",
     "server_args": "sglang.srt.server_args",
     "chunked": "sglang.srt.model_executor.model_runner_components.misc_utils",
     "handlers": "sglang.srt.models.deepseek_common.attention_backend_handler",
@@ -107,17 +108,17 @@ def sarvam_handler(m: Modules) -> bool:
 
 
 def draft(m: Modules, method: str) -> bool:
-    """The draft factory knows the name, and a release that stamps backends stamps ours with it."""
-    m.factory.create_backend = lambda runner: SimpleNamespace()
-    m.factory.create_draft_decode_backend = lambda factory: SimpleNamespace()
+    """The draft factory knows the name, an MHA-shaped draft gets FlashInfer's MHA backend, and a
+    release that stamps backends stamps it with our name."""
+    m.factory.create_flashinfer_backend = lambda runner: SimpleNamespace(mha=True)
+    m.mha.FlashInferMultiStepDraftBackend = lambda *arguments: SimpleNamespace(mha=True)
     m.drafts.attention_backends = lambda: (NAME, NAME)
     m.drafts.get_spec = lambda: SimpleNamespace(speculative_attention_mode="prefill")
     try:
         getattr(_probe(m), method)()
     except _Created as created:
-        return getattr(created.backend, "decode_attention_backend_str", NAME) == NAME
-    except ValueError:
-        return False
+        stamp = getattr(created.backend, "decode_attention_backend_str", NAME)
+        return hasattr(created.backend, "mha") and stamp == NAME
     return False
 
 
@@ -133,7 +134,8 @@ def _probe(m: Modules) -> Any:
             raise _Created(super()._create_backend(name, backends, error))
 
     probe = object.__new__(Probe)
-    model = SimpleNamespace(model_config=SimpleNamespace(hf_config=None))
+    config = SimpleNamespace(hf_config=None)
+    model = SimpleNamespace(model_config=config, use_mla_backend=False)
     probe.__dict__.update(
         draft_model_runner=model,
         draft_attn_backend=NAME,

@@ -87,7 +87,10 @@ MUTATIONS = {
         {"Sarvam handler"},
     ),
     "a door of upstream": Mutation(
-        DFLASH, MASKLESS, "_RENAMED", {"attention registry", *AT_RUN_TIME}
+        DFLASH,
+        MASKLESS,
+        "_RENAMED",
+        {"attention registry", "draft decode", "draft extend", *AT_RUN_TIME},
     ),
     "draft decode": Mutation(
         DRAFTS,
@@ -100,6 +103,12 @@ MUTATIONS = {
         '"flashinfer_mla_compact": self._create_flashinfer_mla_compact_prefill_backend,',
         "",
         {"draft extend"},
+    ),
+    "MHA backend of a draft": Mutation(
+        f"{PACKAGE}.factory",
+        "FlashInferMultiStepDraftBackend as",
+        "FlashInferAttnBackend as",
+        {"draft decode"},
     ),
     "delegation by split backends": Mutation(
         HYBRID, "def init_mha_chunk_metadata(", "def renamed(", {"split prefill and decode"}

@@ -1,0 +1,70 @@
+"""Every program of sglang that takes server arguments takes the name, by all four flags."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.trees import PINS, applied_tree, run_in_tree
+
+HERE = Path(__file__).parent
+NAME = "flashinfer_mla_compact"
+FLAGS = (
+    "--attention-backend",
+    "--prefill-attention-backend",
+    "--decode-attention-backend",
+    "--speculative-draft-attention-backend",
+)
+MODEL = ("--model-path", str(HERE / "models" / "deepseek-v2-lite"))
+PROGRAMS = {
+    "python -m sglang.launch_server": ["sglang.launch_server"],
+    "sglang serve": ["sglang.cli.main:main", "serve", "--model-type", "llm"],
+    "python -m sglang.benchmark.one_batch": ["sglang.benchmark.one_batch"],
+    "python -m sglang.benchmark.one_batch_server": ["sglang.benchmark.one_batch_server"],
+    "python -m sglang.benchmark.offline_throughput": ["sglang.benchmark.offline_throughput"],
+}
+STOP = "--no-such-option"
+
+Answers = dict[str, dict[str, tuple[int, str]]]
+
+
+def _command(program: list[str], name: str) -> list[str]:
+    return [*program, *MODEL, *(part for flag in FLAGS for part in (flag, name)), STOP]
+
+
+def _start(release: str) -> dict[str, tuple[int, str]]:
+    commands = {label: _command(program, NAME) for label, program in PROGRAMS.items()}
+    commands["unknown"] = _command(["sglang.launch_server"], "compact")
+    commands["Engine"] = ["Engine", MODEL[1], NAME]
+    script = HERE / "entry_points.py"
+    run = run_in_tree(applied_tree(release), script, stdin=json.dumps(commands))
+    assert run.returncode == 0, run.stderr
+    return {label: (code, text) for label, (code, text) in json.loads(run.stdout).items()}
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(PINS, pool.map(_start, PINS), strict=True))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_takes_the_name(answers: Answers, release: str, program: str) -> None:
+    code, text = answers[release][program]
+    assert f"unrecognized arguments: {STOP}" in text
+    assert code == 2
+
+
+def test_another_name_is_an_invalid_choice(answers: Answers, release: str) -> None:
+    code, text = answers[release]["unknown"]
+    assert "invalid choice: 'compact'" in text
+    assert code == 2
+
+
+def test_the_engine_takes_the_name_in_all_four_arguments(answers: Answers, release: str) -> None:
+    code, text = answers[release]["Engine"]
+    assert str([NAME] * len(FLAGS)) in text
+    assert code == 0

@@ -1,0 +1,101 @@
+"""Our name resolves as `flashinfer` does in the same tree: one test for each pin, GPU and model."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trees import PINS, applied_tree, run_in_tree
+
+NAME = "flashinfer_mla_compact"
+HERE = Path(__file__).parent
+MODELS = {folder.name: str(folder) for folder in sorted((HERE / "models").iterdir())}
+DEVICES = {"SM90": [9, 0], "SM100": [10, 0], "SM120": [12, 0]}
+SPECULATIVE = "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
+SPECULATIVE += " --speculative-num-draft-tokens 4 --speculative-draft-attention-backend @"
+FLAGS = {
+    "both": "--attention-backend @",
+    "fp8_e4m3": "--attention-backend @ --kv-cache-dtype fp8_e4m3",
+    "split": "--prefill-attention-backend @ --decode-attention-backend @",
+    "decode": "--decode-attention-backend @ --kv-cache-dtype fp8_e4m3",
+    "prefill": "--prefill-attention-backend @ --kv-cache-dtype fp8_e4m3",
+    "draft": f"--attention-backend @ {SPECULATIVE}",
+    "refused": "--attention-backend @ --enable-mis",
+}
+FIELDS = {
+    "both": ["attention_backend"],
+    "fp8_e4m3": ["attention_backend"],
+    "split": ["prefill_attention_backend", "decode_attention_backend"],
+    "decode": ["decode_attention_backend"],
+    "prefill": ["prefill_attention_backend"],
+    "draft": ["attention_backend", "speculative_draft_attention_backend"],
+}
+CASES = [(pin, gpu, model) for pin in PINS for gpu in DEVICES for model in MODELS]
+
+Fields = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def resolved() -> dict[str, Any]:
+    """{pin: {GPU: {model: {flags: {name: fields}}}}}"""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(PINS, pool.map(_resolve, PINS), strict=True))
+
+
+def _resolve(release: str) -> Any:
+    # Only what is asked here may differ between two resolutions: not the random seed.
+    flags = {label: [*text.split(), "--random-seed", "1"] for label, text in FLAGS.items()}
+    names = ["flashinfer", NAME]
+    request = {"devices": DEVICES, "models": MODELS, "flags": flags, "names": names}
+    tree = applied_tree(release)
+    run = run_in_tree(tree, HERE / "resolve.py", stdin=json.dumps(request))
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(("release", "gpu", "model"), CASES)
+@pytest.mark.parametrize("flags", FIELDS)
+def test_every_argument_but_the_name_resolves_as_under_flashinfer(
+    resolved: dict[str, Any], release: str, gpu: str, model: str, flags: str
+) -> None:
+    ours, stock = (resolved[release][gpu][model][flags][name] for name in (NAME, "flashinfer"))
+    assert "error" not in stock and len(stock) > 300
+    assert {field: value.replace(NAME, "flashinfer") for field, value in ours.items()} == stock
+    assert [ours[field] for field in FIELDS[flags]] == [repr(NAME)] * len(FIELDS[flags])
+
+
+@pytest.mark.parametrize(("release", "gpu", "model"), CASES)
+def test_cached_prefixes_stay_chunked(
+    resolved: dict[str, Any], release: str, gpu: str, model: str
+) -> None:
+    for flags in ("both", "fp8_e4m3", "split", "draft"):
+        assert resolved[release][gpu][model][flags][NAME]["chunked prefix cache"] == "True"
+
+
+@pytest.mark.parametrize(("release", "gpu", "model"), CASES)
+def test_an_fp8_pool_is_kept_and_pages_are_as_small_as_the_model_allows(
+    resolved: dict[str, Any], release: str, gpu: str, model: str
+) -> None:
+    fields = resolved[release][gpu][model]["fp8_e4m3"][NAME]
+    assert fields["kv_cache_dtype"] == "'fp8_e4m3'"
+    assert fields["page_size"] == ("64" if model == "glm-5" else "1")
+
+
+@pytest.mark.parametrize(("release", "gpu", "model"), CASES)
+def test_multi_item_scoring_is_refused(
+    resolved: dict[str, Any], release: str, gpu: str, model: str
+) -> None:
+    assert "Multi-item scoring" in resolved[release][gpu][model]["refused"][NAME]["error"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_prefill_graphs_are_on_for_every_mla_model_in_0_5_23(
+    resolved: dict[str, Any], model: str
+) -> None:
+    for gpu in DEVICES:
+        fields = resolved["0.5.23"][gpu][model]["fp8_e4m3"][NAME]
+        assert fields["prefill graph"] == "'breakable'"
