@@ -77,10 +77,11 @@ def examine(pin: Pin, executable: str, server: argparse.Namespace | None) -> Ite
     gpus = probe.gpus()
     yield from _cards(gpus)
     yield from _cuda(python, probe.driver_cuda())
+    capability = gpus[0].capability if gpus else None
     support = serving.load_support()
-    yield from _strategy(support, server)
+    yield from _strategy(support, server, capability)
     if server is not None:
-        yield from _server(support, server, gpus[0].capability if gpus else None)
+        yield from _server(support, server, capability)
 
 
 def _sglang(pin: Pin, executable: str, python: probe.Interpreter) -> Iterator[Line]:
@@ -177,7 +178,9 @@ def _cuda(python: probe.Interpreter | None, driver: str | None) -> Iterator[Line
         yield Line(WELL, "cuda", f"torch is built for CUDA {built}, the driver runs {driver}")
 
 
-def _strategy(support: ModuleType, server: argparse.Namespace | None) -> Iterator[Line]:
+def _strategy(
+    support: ModuleType, server: argparse.Namespace | None, capability: str | None
+) -> Iterator[Line]:
     try:
         settings = support.read_settings(os.environ)
     except ValueError as error:
@@ -187,21 +190,21 @@ def _strategy(support: ModuleType, server: argparse.Namespace | None) -> Iterato
     if settings.strategy == "stock":
         yield Line(NOTE, "strategy", f"stock, as {support.STRATEGY_VARIABLE} asks")
         return
-    yield Line(WELL, "strategy", _decode_strategy(support, settings, server))
+    yield Line(WELL, "strategy", _decode_strategy(support, settings, server, capability))
 
 
 def _decode_strategy(
-    support: ModuleType, settings: object, server: argparse.Namespace | None
+    support: ModuleType,
+    settings: object,
+    server: argparse.Namespace | None,
+    capability: str | None,
 ) -> str:
-    if server is not None and server.max_total_tokens:
-        rows = server.max_total_tokens + server.page_size
-        name = "direct" if support.decodes_directly(rows, settings) else "gather"
-        capacity = support.capacity_rows(rows, settings)
-        return f"{name}: a pool of {rows:,} rows, a compact buffer of {capacity:,}"
+    card = tuple(map(int, capability.split("."))) if capability else None
     most = support.capacity_rows(sys.maxsize, settings)
-    if support.decodes_directly(most, settings):
-        return "direct for every pool"
-    return f"gather for a pool of at most {most:,} rows, which the buffer holds, else direct"
+    named = server is not None and server.max_total_tokens
+    rows = server.max_total_tokens + server.page_size if server is not None and named else most
+    name, why = support.decode_strategy(rows, settings, card)
+    return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
 
 def _server(

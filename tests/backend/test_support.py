@@ -118,6 +118,27 @@ def test_settings_have_defaults() -> None:
     assert settings.buffer_mib == support.DEFAULT_BUFFER_MIB
 
 
+@pytest.mark.parametrize(
+    ("strategy", "pool_rows", "capability", "read"),
+    [
+        ("auto", 1000, (9, 0), "direct"),
+        ("auto", 1000, (12, 0), "gather"),
+        ("auto", 1000, None, "gather"),
+        ("auto", 1_000_000, (12, 0), "direct"),
+        ("gather", 1000, (9, 0), "gather"),
+        ("gather", 1_000_000, (9, 0), "direct"),
+        ("direct", 1000, (12, 0), "direct"),
+    ],
+)
+def test_decode_gathers_only_where_the_buffer_holds_the_pool(
+    strategy: str, pool_rows: int, capability: tuple[int, int] | None, read: str
+) -> None:
+    settings = support.Settings(strategy)
+    chosen, why = support.decode_strategy(pool_rows, settings, capability)
+    assert chosen == read
+    assert why
+
+
 @pytest.mark.parametrize("strategy", ["auto", "gather", "direct", "stock"])
 def test_every_strategy_is_read(strategy: str) -> None:
     environment = {support.STRATEGY_VARIABLE: strategy, support.BUFFER_VARIABLE: "64"}

@@ -105,7 +105,7 @@ def test_a_well_installation_exits_with_zero(
     assert "mend" not in result.out
     assert f"ok    overlay            applied, pin {RELEASE}" in result.out
     assert "2 x NVIDIA H200, compute capability 9.0, 143771 MiB, driver 580.1" in result.out
-    assert "gather: a pool of 495,553 rows" in result.out
+    assert "direct: faster than gather" in result.out
 
 
 def test_without_a_gpu_the_rest_is_judged(toy: Toy, overlay: Overlay, python: Path) -> None:
@@ -220,13 +220,15 @@ def test_an_interpreter_that_does_not_run_leaves_the_rest(overlay: Overlay) -> N
     assert set(findings(result)) == {"python", "gpu", "strategy"}
 
 
-def test_the_strategy_follows_pool_and_settings(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+def test_the_strategy_follows_card_pool_and_settings(
+    doctor: Doctor, card: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert doctor()["strategy"]["found"].startswith("gather for a pool of at most")
     assert doctor("--max-total-tokens", "5000000")["strategy"]["found"].startswith("direct: ")
+    card("9.0", "13.0")
+    assert "kernels.json" in doctor()["strategy"]["found"]
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "direct")
-    assert doctor()["strategy"]["found"] == "direct for every pool"
+    assert doctor()["strategy"]["found"].startswith("direct for a pool of at most")
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "stock")
     assert doctor()["strategy"]["mark"] == "note"
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "fast")

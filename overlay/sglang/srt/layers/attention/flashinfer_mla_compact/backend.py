@@ -54,12 +54,19 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         table: SlotTable | None = None,
     ) -> None:
         super().__init__(model_runner, skip_prefill, kv_indptr_buf, q_indptr_decode_buf)
+        # Warm-up code may run in inference mode; what it allocates can't be written outside of it.
+        with torch.inference_mode(False):
+            self._init_compact(model_runner, skip_prefill, table)
+
+    def _init_compact(self, model_runner: Any, skip_prefill: bool, table: SlotTable | None) -> None:
         device = torch.device(model_runner.device)
         rows = pool_rows(model_runner.token_to_kv_pool)
         settings = support.read_settings()
         capacity = support.capacity_rows(rows, settings)
         self._bounded = capacity < rows
-        self._decodes_directly = support.decodes_directly(rows, settings)
+        capability = torch.cuda.get_device_capability(device)
+        strategy, _ = support.decode_strategy(rows, settings, capability)
+        self._decodes_directly = strategy == "direct"
         self._reads_directly = False
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)
@@ -197,14 +204,13 @@ class FlashInferMLACompactMultiStepDraftBackend(FlashInferMLAMultiStepDraftBacke
 
 
 def compact_buffer(capacity: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The process's one buffer of this shape, [capacity, 1, 576], outside of inference mode.
+    """The process's one buffer of this shape, [capacity, 1, 576].
 
     Layers, graph batch sizes, wrappers and draft steps share it: each gathers right before its
     attention, on one stream.
     """
 
     def allocate() -> torch.Tensor:
-        with torch.inference_mode(False):
-            return torch.zeros((capacity, 1, support.HEAD_DIM), dtype=dtype, device=device)
+        return torch.zeros((capacity, 1, support.HEAD_DIM), dtype=dtype, device=device)
 
     return get_buffer(f"{support.NAME}_{capacity}_{dtype}", allocate)

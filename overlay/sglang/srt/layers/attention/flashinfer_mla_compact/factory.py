@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import torch
 from sglang.srt.layers.attention.attention_registry import create_flashinfer_backend
 from sglang.srt.layers.attention.flashinfer_mla_compact import registration, support
 from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows, runner_facts
@@ -74,15 +75,18 @@ def _is_compact(runner: Any) -> bool:
 
 def _announce(facts: support.Facts, rows: int, settings: support.Settings) -> None:
     capacity = support.capacity_rows(rows, settings)
+    capability = torch.cuda.get_device_capability()
+    strategy, why = support.decode_strategy(rows, settings, capability)
     logger.info(
-        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, decode by %s",
+        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, decode by %s: %s",
         support.NAME,
         support.VERSION,
         facts.pool_dtype,
         rows,
         capacity,
         capacity * support.COMPACT_ROW_BYTES,
-        "direct" if support.decodes_directly(rows, settings) else "gather",
+        strategy,
+        why,
     )
     for notice in support.notices(facts):
         logger.warning("%s: %s", support.NAME, notice)

@@ -26,6 +26,12 @@ BUFFER_VARIABLE = "SGLANG_MLA_COMPACT_BUFFER_MIB"
 STRATEGIES = ("auto", "gather", "direct", "stock")
 DEFAULT_BUFFER_MIB = 1024
 
+# Cards on which direct reading beat gather-then-attend at every measured load, with the file that
+# shows it. A card that is not here gathers, which is what was compared bit for bit.
+DIRECT_IS_FASTER = {
+    (9, 0): "faster than gather at every load of bench/results/kernels.json (H200)",
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -92,12 +98,25 @@ def capacity_rows(pool_rows: int, settings: Settings) -> int:
     return min(pool_rows, settings.buffer_mib * 2**20 // COMPACT_ROW_BYTES)
 
 
-def decodes_directly(pool_rows: int, settings: Settings) -> bool:
-    """Whether decode reads FP8 rows itself instead of going through the compact buffer.
+def decode_strategy(
+    pool_rows: int, settings: Settings, capability: tuple[int, int] | None
+) -> tuple[str, str]:
+    """How decode reads its keys, "gather" or "direct", and why.
 
-    A buffer smaller than the pool may overflow, which a captured decode could not survive.
+    Args:
+        pool_rows: rows of a layer of the pool.
+        settings: the operator's choices.
+        capability: the device's compute capability, None where it is not known.
     """
-    return settings.strategy == "direct" or capacity_rows(pool_rows, settings) < pool_rows
+    capacity = capacity_rows(pool_rows, settings)
+    if capacity < pool_rows:
+        # A captured decode can't be called off when its rows do not fit.
+        return "direct", f"the compact buffer holds {capacity} of the pool's {pool_rows} rows"
+    if settings.strategy != "auto":
+        return settings.strategy, f"{STRATEGY_VARIABLE}={settings.strategy}"
+    if capability in DIRECT_IS_FASTER:
+        return "direct", DIRECT_IS_FASTER[capability]
+    return "gather", "direct reading is not measured on this card; gather equals stock bit for bit"
 
 
 def casts_keys(facts: Facts) -> bool:
