@@ -23,8 +23,6 @@ from tests.gpu.harness import (
     verify_batch,
 )
 
-ALLOCATION_UNIT = 512  # torch's caching allocator rounds a request up to this
-
 
 class LargeResults(TorchDispatchMode):
     """Counts the operations that make or fill a tensor of at least `elements` elements."""
@@ -86,12 +84,16 @@ def test_the_buffer_takes_the_bytes_of_the_formula() -> None:
     from sglang.srt.layers.attention.flashinfer_mla_compact.backend import compact_buffer
 
     capacity = 54321  # a capacity that no other test has, so that the buffer is new
-    before = torch.cuda.memory_allocated()
+    before = requested_bytes()
     buffer = compact_buffer(capacity, MODEL_DTYPE, torch.device(DEVICE))
-    bytes_taken = torch.cuda.memory_allocated() - before
     formula = capacity * DIM * 2
     assert buffer.untyped_storage().nbytes() == formula
-    assert bytes_taken == -(-formula // ALLOCATION_UNIT) * ALLOCATION_UNIT
+    assert requested_bytes() - before == formula
+
+
+def requested_bytes() -> int:
+    """What callers hold, before the allocator rounds up to its blocks."""
+    return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
 
 
 def test_layers_graphs_and_backends_share_one_buffer() -> None:
