@@ -118,7 +118,8 @@ MUTATIONS = {
 CHOICES = 'add_attention_backend_choices(["flashinfer_mla_compact"])'
 CHUNKED = 'add_chunked_prefix_cache_attention_backend("flashinfer_mla_compact")'
 DRAFT_HELP = '"Attention backend for speculative decoding drafting."'
-BY_RELEASE = {
+# From each of these releases on.
+SINCE = {
     "0.5.17": {
         "choices": Mutation("sglang.srt.server_args", CHOICES, "", FLAGS),
         "chunked list": Mutation("sglang.srt.server_args", CHUNKED, "", {"chunked prefix cache"}),
@@ -135,7 +136,7 @@ BY_RELEASE = {
             {"FlashInfer version check"},
         ),
     },
-    "0.5.23": {
+    "0.5.20": {
         "choices": Mutation("sglang.srt.arg_groups.choices", CHOICES, "", FLAGS),
         "chunked list": Mutation(
             "sglang.srt.arg_groups.choices", CHUNKED, "", {"chunked prefix cache"}
@@ -160,7 +161,16 @@ BY_RELEASE = {
         ),
     },
 }
-CASES = [(pin, label) for pin in PINS for label in (*MUTATIONS, *BY_RELEASE[pin])]
+
+
+def of_release(pin: str) -> dict[str, Mutation]:
+    """All mutations that fit a pin: the general ones, and the latest that are not newer."""
+    numbers = [int(part) for part in pin.split(".")]
+    older = [since for since in SINCE if [int(part) for part in since.split(".")] <= numbers]
+    return MUTATIONS | SINCE[older[-1]]
+
+
+CASES = [(pin, label) for pin in PINS for label in of_release(pin)]
 
 
 class Look(NamedTuple):
@@ -184,8 +194,7 @@ def looks() -> Looks:
 
 
 def _look(release: str) -> dict[str, Look]:
-    mutations = {**MUTATIONS, **BY_RELEASE[release]}
-    replacements = {label: mutation[:3] for label, mutation in mutations.items()}
+    replacements = {label: mutation[:3] for label, mutation in of_release(release).items()}
     runner = Path(__file__).with_name("mutate.py")
     run = run_in_tree(applied_tree(release), runner, PROGRAM, stdin=json.dumps(replacements))
     assert run.returncode == 0, run.stderr
@@ -196,7 +205,7 @@ def _look(release: str) -> dict[str, Look]:
 def test_without_a_registration_its_points_and_no_others_are_missing(
     looks: Looks, release: str, label: str
 ) -> None:
-    expected = {**MUTATIONS, **BY_RELEASE[release]}[label].missing
+    expected = of_release(release)[label].missing
     look = looks[release][label]
     assert look.missing == expected, look.output
     assert look.code == (1 if expected else 0)
@@ -204,7 +213,7 @@ def test_without_a_registration_its_points_and_no_others_are_missing(
 
 def test_every_point_is_taken_away_by_some_mutation(looks: Looks, release: str) -> None:
     listed = {line[9:].split("  ")[0] for line in looks[release]["nothing"].output.splitlines()}
-    removed = [m.missing for m in (*MUTATIONS.values(), *BY_RELEASE[release].values())]
+    removed = [mutation.missing for mutation in of_release(release).values()]
     assert listed == set().union(*removed)
 
 
