@@ -45,7 +45,7 @@ class LargeResults(TorchDispatchMode):
 def pool_sized(engine: Engine, step: Callable[[], Any]) -> list[str]:
     with LargeResults(engine.shape.rows * DIM) as mode:
         step()
-    return mode.seen
+    return list(mode.seen)
 
 
 def make_step(engine: Engine, kind: str) -> tuple[Any, list[Any]]:

@@ -86,7 +86,8 @@ def test_rows_past_the_count_stay_as_they_are(count: int) -> None:
     slots = list(range(39, 39 - capacity, -1))
     out, whole = guarded(capacity, torch.bfloat16)
     gather(pool, slots, count, out)
-    assert same_bits(out[:count], pool[torch.tensor(slots[:count], dtype=int)].to(torch.bfloat16))
+    wanted = pool[torch.tensor(slots[:count], dtype=torch.int64)].to(torch.bfloat16)
+    assert same_bits(out[:count], wanted)
     assert (whole[GUARD + count :] == UNTOUCHED).all()
     assert (whole[:GUARD] == UNTOUCHED).all()
 
