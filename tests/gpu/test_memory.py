@@ -28,7 +28,7 @@ class LargeResults(TorchDispatchMode):
     """Counts the operations that make or fill a tensor of at least `elements` elements."""
 
     def __init__(self, elements: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements = elements
         self.seen: list[str] = []
 
