@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,3 +113,14 @@ def test_a_wrong_argument_prints_the_usage(toy: toys.Toy, script: str) -> None:
     done = run(toy, script, "--wrong", "more")
     assert done.returncode == 2
     assert f"usage: {script}" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["check", "nightly"])
+def test_workflows_call_the_scripts_and_official_actions_alone(name: str) -> None:
+    text = (REPOSITORY / ".github" / "workflows" / f"{name}.yml").read_text()
+    runs = re.findall(r"\brun: (.+)", text)
+    assert runs
+    for command in runs:
+        assert (REPOSITORY / command.split()[0]).is_file(), command
+    for action in re.findall(r"\buses: (.+)", text):
+        assert re.fullmatch(r"actions/[a-z-]+@v\d+", action), action
