@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 
 from overlaytool import relock
@@ -49,13 +47,7 @@ def release(version: str, flashinfer: str = "9.1", **files: str) -> dict[str, st
     return tree | {
         f"{information}/METADATA": metadata,
         f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{information}/RECORD": "".join(map(_record, tree.items())),
     }
-
-
-def _record(item: tuple[str, str]) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(item[1].encode()).digest()).decode()
-    return f"{item[0]},sha256={digest.rstrip('=')},{len(item[1])}\n"
 
 
 def make(folder: Path) -> toys.Toy:
@@ -71,12 +63,11 @@ def make(folder: Path) -> toys.Toy:
 
 def flashinfer(toy: toys.Toy, version: str, source: str = "def plan(self): ...") -> None:
     """Puts a FlashInfer among the wheels."""
-    files = {"flashinfer/mla/__init__.py": f"class Wrapper:\n    {source}\n"}
-    information = f"flashinfer_python-{version}.dist-info"
-    files[f"{information}/METADATA"] = f"Name: flashinfer_python\nVersion: {version}\n"
-    files[f"{information}/RECORD"] = "".join(map(_record, list(files.items())[:1]))
-    wheel = toys.make_wheel(toy.pin.wheels, version, files)
-    wheel.replace(wheel.with_name(wheel.name.replace("sglang", "flashinfer_python")))
+    files = {
+        "flashinfer/mla/__init__.py": f"class Wrapper:\n    {source}\n",
+        f"flashinfer_python-{version}.dist-info/METADATA": f"Version: {version}\n",
+    }
+    toys.make_wheel(toy.pin.wheels, version, files, "flashinfer_python")
 
 
 def publish(toy: toys.Toy, version: str = NEXT, flashinfer: str = "9.1", **files: str) -> Path:

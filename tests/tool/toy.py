@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import zipfile
 from dataclasses import dataclass
@@ -71,15 +72,20 @@ def write_files(root: Path, files: dict[str, str]) -> None:
         target.write_bytes(text.encode())
 
 
-def make_wheel(folder: Path, release: str, files: dict[str, str]) -> Path:
+def make_wheel(folder: Path, release: str, files: dict[str, str], project: str = "sglang") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    wheel = folder / f"sglang-{release}-py3-none-any.whl"
+    wheel = folder / f"{project}-{release}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
-        rows = "".join(f"{path},,\n" for path in files)
-        archive.writestr(f"sglang-{release}.dist-info/RECORD", rows)
+        rows = "".join(_record(path, text.encode()) for path, text in files.items())
+        archive.writestr(f"{project}-{release}.dist-info/RECORD", rows)
     return wheel
+
+
+def _record(path: str, data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"{path},sha256={digest},{len(data)}\n"
 
 
 @dataclass(frozen=True)
