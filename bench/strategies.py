@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,13 +121,17 @@ def _gather_alone(case: Case) -> Attention:
     return run
 
 
-def direct(settings: tuple[int | None, ...] | None = None) -> Strategy:
-    """The direct kernel; `settings` are the fields of its `Config`, None for its own choice."""
+def _direct_module() -> Any:
+    return load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
+
+
+def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:
+    """The direct kernel; `choose` makes a Config from its module and the heads."""
 
     def prepare(case: Case) -> Attention:
-        kernel: Any = load("direct_kernels", "direct")
-        config = kernel.Config(*settings) if settings else None
+        kernel = _direct_module()
         batch, heads = case.spot.load.batch, case.spot.heads
+        config = choose(kernel, heads) if choose else None
         space = kernel.make_workspace(heads, batch, case.device, config=config)
         kernel.plan(space, case.kv_indptr)
         nope, rope = case.query[..., :NOPE], case.query[..., NOPE:]
@@ -138,6 +143,11 @@ def direct(settings: tuple[int | None, ...] | None = None) -> Strategy:
         return run
 
     return Strategy(prepare)
+
+
+def _portable(kernel: Any, heads: int) -> Any:
+    """As built for sm_120 (mma.sync, 99 KiB of shared memory), two blocks on a larger SM."""
+    return replace(kernel.configure((12, 0), heads), blocks=2)
 
 
 def _native_fp8(case: Case) -> Attention:
@@ -218,6 +228,7 @@ STRATEGIES = {
     "gather-fa2": Strategy(_gather("fa2")),
     "gather-alone": Strategy(_gather_alone),
     "direct": direct(),
+    "direct-portable": direct(_portable),
     "flashinfer-fp8": Strategy(_native_fp8),
     "sglang-triton": Strategy(_sglang_triton),
     "flashmla": Strategy(_flashmla, paged=True),
@@ -226,29 +237,28 @@ STRATEGIES = {
 # Fields of the direct kernel's Config, by the rows that `--sweep` tries them for.
 SWEEP: dict[int, list[tuple[int | None, ...]]] = {
     16: [
-        (16, 32, 4, 3, 168, 3, 64),
-        (16, 32, 4, 3, 168, 3, 256),
-        (16, 32, 4, 3, 168, 3, 512),
-        (16, 32, 4, 5, 168, 2, 128),
-        (16, 32, 4, 3, None, 2, 128),
-        (16, 64, 4, 3, None, 1, 128),
+        (16, 64, 4, 1, None, 2, 64, True),
+        (16, 64, 4, 1, None, 2, 128, True),
+        (16, 64, 4, 1, None, 2, 256, True),
+        (16, 128, 8, 1, None, 1, 128, True),
+        (16, 128, 8, 1, None, 1, 256, True),
+        (16, 32, 4, 3, 168, 3, 128),
         (16, 64, 8, 3, None, 1, 128),
-        (16, 16, 4, 3, 128, 4, 128),
     ],
     32: [
-        (32, 32, 4, 2, None, 2, 128),
-        (32, 32, 8, 3, 128, 2, 128),
-        (32, 64, 8, 3, None, 1, 128),
-        (16, 32, 4, 3, 168, 3, 128),
+        (32, 128, 8, 1, None, 1, 128, True),
+        (32, 64, 8, 1, None, 1, 64, True),
+        (16, 64, 4, 1, None, 2, 64, True),
+        (32, 64, 4, 2, None, 2, 128),
     ],
     64: [
-        (64, 64, 8, 3, None, 1, 64),
-        (64, 64, 8, 3, None, 1, 256),
-        (64, 64, 8, 2, None, 1, 128),
-        (64, 64, 4, 3, None, 1, 128),
-        (64, 32, 8, 3, None, 1, 128),
-        (32, 32, 4, 3, None, 2, 128),
-        (16, 32, 4, 3, 168, 3, 128),
+        (64, 64, 8, 1, None, 1, 64, True),
+        (64, 64, 8, 1, None, 1, 256, True),
+        (32, 128, 8, 1, None, 1, 128, True),
+        (32, 64, 8, 1, None, 1, 64, True),
+        (16, 64, 4, 1, None, 2, 64, True),
+        (64, 64, 8, 3, None, 1, 128),
+        (32, 64, 4, 2, None, 2, 128),
     ],
 }
 
@@ -257,6 +267,12 @@ def sweep(heads: int) -> dict[str, Strategy]:
     """The direct kernel in every configuration worth a try for this number of heads."""
     height = next((rows for rows in sorted(SWEEP) if rows >= heads), max(SWEEP))
     return {
-        "direct " + "/".join(str(field or "-") for field in settings): direct(settings)
+        "direct " + "/".join(str(field or "-") for field in settings): direct(
+            partial(_configured, settings)
+        )
         for settings in SWEEP[height]
     }
+
+
+def _configured(settings: tuple[int | None, ...], kernel: Any, heads: int) -> Any:
+    return kernel.Config(*settings)

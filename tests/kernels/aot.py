@@ -21,7 +21,16 @@ OVERLAY = Path(__file__).parents[2] / "overlay"
 
 # Bytes of shared memory that one block may have: CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
-SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}
+SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+
+# What is counted in the PTX of a kernel.
+PATTERNS = {
+    "mma": "mma.sync",
+    "wgmma": "wgmma.mma_async.sync",
+    "async": "cp.async.c",
+    "decode": "cvt.rn.f16x2.e4m3x2",
+    "wide": "ld.global.v4.b32",
+}
 
 
 @dataclass(frozen=True)
@@ -72,13 +81,14 @@ def _compile(job: Job) -> Report:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     module, name = job.kernel.split(":")
     kernel = getattr(importlib.import_module(module), name)
     names = kernel.arg_names
     types = {n: "constexpr" if n in job.constants else job.types[n] for n in names}
     aligned = [n for n, t in types.items() if t.startswith("*") or n in job.aligned]
-    source = ASTSource(
+    source = (GluonASTSource if kernel.is_gluon() else ASTSource)(
         fn=kernel,
         signature=types,
         constexprs={(names.index(n),): value for n, value in job.constants.items()},
@@ -89,8 +99,7 @@ def _compile(job: Job) -> Report:
         options["maxnreg"] = job.registers
     built = triton.compile(source, target=GPUTarget("cuda", job.arch, 32), options=options)
     registers, spilled = _assemble(built.asm["ptx"], job.arch)
-    patterns = {"mma": "mma.sync", "wgmma": "wgmma.mma_async", "async": "cp.async.c"}
-    counts = {key: built.asm["ptx"].count(text) for key, text in patterns.items()}
+    counts = {key: built.asm["ptx"].count(text) for key, text in PATTERNS.items()}
     return Report(built.metadata.shared, registers, spilled, counts)
 
 

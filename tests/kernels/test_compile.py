@@ -7,7 +7,8 @@ from sglang.srt.layers.attention.flashinfer_mla_compact import direct
 
 from tests.kernels import aot
 
-KERNELS = "sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels"
+PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
+SPLITS = f"{PACKAGE}.direct_splits"
 POINTERS = {
     "q_nope": "*bf16",
     "q_rope": "*bf16",
@@ -34,8 +35,9 @@ TARGETS = [(card, rows) for card, table in direct.CONFIGS.items() for rows in ta
 
 def attend_job(card: int, rows: int, heads: int, group: int = 1, codec: str = "") -> aot.Job:
     config = direct.CONFIGS[card][rows]
+    kernel = "direct_wgmma:attend_splits_wgmma" if config.wgmma else "direct_kernels:attend_splits"
     return aot.Job(
-        kernel=f"{KERNELS}:attend_splits",
+        kernel=f"{PACKAGE}.{kernel}",
         arch=card,
         types={**POINTERS, **dict.fromkeys(STRIDES, "i32"), "scale": "fp32"},
         constants={
@@ -45,6 +47,7 @@ def attend_job(card: int, rows: int, heads: int, group: int = 1, codec: str = ""
             "TOKENS": config.tokens,
             "CODEC": codec or ("e4m3" if card >= 89 else "e4m3_bits"),
             "WRITE_LSE": True,
+            "PDL": card >= 90,
         },
         warps=config.warps,
         stages=config.stages,
@@ -69,10 +72,23 @@ def test_configuration_fits_its_card(
     assert report.spilled == 0
     assert report.shared <= aot.SHARED_LIMIT[card]
     assert report.registers * config.warps * 32 * config.blocks <= 65_536
+    if config.wgmma:
+        _check_wgmma(report, config)
+        return
     assert report.counts["async"], "rows must be copied asynchronously"
     # 4 instructions a warp for each 16 x 8 x 16 product: a tile that is decoded twice, or a
     # product done twice, shows here.
-    assert report.counts["wgmma"] or report.counts["mma"] == _products(config)
+    assert report.counts["mma"] == _products(config)
+
+
+def _check_wgmma(report: aot.Report, config: direct.Config) -> None:
+    """Each byte is loaded once ahead of the loop and once in it, and decoded once."""
+    words = config.tokens * 576 // 4 // (config.warps * 32)
+    assert report.counts["decode"] == 2 * words
+    assert report.counts["mma"] == 0
+    scores = max(config.tokens // (16 * config.warps), 1) * 576 // 16
+    values = 512 // (16 * config.warps) * config.tokens // 16
+    assert report.counts["wgmma"] == scores + values
 
 
 def _products(config: direct.Config) -> int:
@@ -101,16 +117,17 @@ def test_plan_and_merge_compile_for_the_oldest_and_the_newest_card() -> None:
     numbers = dict.fromkeys(("requests", "wave", "shortest", "out_token", "out_head"), "i32")
     types = {**POINTERS, **numbers, "token_splits": "*i32", "kv_indptr": "*i32"}
     plan = {"GROUP": 4, "RAGGED": True, "TOKENS": 32, "BLOCK": direct.PLAN_BLOCK}
-    merge = {"HEADS": 16, "GROUP": 1, "COLUMNS": 512, "ROUND": direct.MERGE_ROUND}
+    merge = {"HEADS": 16, "GROUP": 1, "COLUMNS": 512, "ROUND": direct.MERGE_TILE // 512}
+    merge |= {"WRITE_LSE": True}
     jobs = [
         job
         for card in (80, 120)
         for job in (
-            aot.Job(f"{KERNELS}:plan_splits", card, {**types, "qo_indptr": "*i32"}, plan, 4, 3),
-            aot.Job(f"{KERNELS}:merge_splits", card, types, {**merge, "WRITE_LSE": True}, 4, 3),
+            aot.Job(f"{SPLITS}:plan_splits", card, {**types, "qo_indptr": "*i32"}, plan, 4, 3),
+            aot.Job(f"{SPLITS}:merge_splits", card, types, {**merge, "PDL": card >= 90}, 4, 3),
         )
     ]
     # One request and no qo_indptr are constants to the compiler.
     decode = {**plan, "RAGGED": False, "qo_indptr": None, "requests": 1}
-    jobs.append(aot.Job(f"{KERNELS}:plan_splits", 90, types, decode, 4, 3))
+    jobs.append(aot.Job(f"{SPLITS}:plan_splits", 90, types, decode, 4, 3))
     assert [report.spilled for report in aot.compile_all(jobs)] == [0] * 5

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels import (
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels import attend_splits
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_splits import (
     ITEM_FIELDS,
     TOKEN_FIELDS,
-    attend_splits,
     merge_splits,
     plan_splits,
 )
 
+try:
+    from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wgmma import attend_splits_wgmma
+except ImportError:  # a Triton without Gluon, or with another Gluon
+    attend_splits_wgmma = None
+
 NOPE = 512
 ROPE = 64
 LOG2_E = math.log2(math.e)
-MERGE_ROUND = 32
+MERGE_TILE = 8192  # float32 elements that a merge program holds, 64 a thread
 PLAN_BLOCK = 128
 
 
@@ -33,6 +39,7 @@ class Config:
 
     rows, tokens: query rows and KV tokens of a tile. registers: most a thread may use, None for
     no limit. blocks: programs that fit on an SM at once. shortest: fewest tokens of a split.
+    wgmma: run Hopper's own kernel, whose `stages` mean nothing.
     """
 
     rows: int
@@ -42,25 +49,32 @@ class Config:
     registers: int | None
     blocks: int
     shortest: int = 128
+    wgmma: bool = False
 
 
 # From what compiles without spills within each card's shared memory; see tests/kernels.
 # sm_86, sm_89 and sm_120 have 99 KiB: a tile of 64 rows would leave 16 tokens a tile.
 # sm_80 has 163 KiB and no e4m3 conversion: 64 tokens a tile hide the longer decode.
-# sm_90: 168 registers let three blocks share an SM; 64 rows are the least that wgmma takes.
+# sm_90: wgmma takes 64 tokens or a multiple; 16 rows leave room for two blocks on an SM.
+# sm_100 has no wgmma; its shared memory is that of sm_90.
 _SMALL = {
     16: Config(16, 32, 4, 5, None, 1),
     32: Config(32, 32, 4, 3, None, 1),
+}
+_LARGE = {
+    16: Config(16, 32, 4, 5, None, 2),
+    32: Config(32, 32, 4, 3, None, 2),
 }
 CONFIGS: dict[int, dict[int, Config]] = {
     80: {16: Config(16, 64, 8, 3, None, 1), 32: Config(32, 64, 8, 3, None, 1)},
     86: _SMALL,
     89: _SMALL,
     90: {
-        16: Config(16, 32, 4, 3, 168, 3),
-        32: Config(32, 32, 4, 3, None, 2),
-        64: Config(64, 64, 8, 3, None, 1),
+        16: Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
+        32: Config(32, 128, 8, 1, None, 1, wgmma=True),
+        64: Config(64, 64, 8, 1, None, 1, wgmma=True),
     },
+    100: _LARGE,
     120: _SMALL,
 }
 
@@ -71,6 +85,8 @@ def configure(capability: tuple[int, int], rows: int) -> Config:
     An unknown card takes the entry of the closest older one, which needs nothing it lacks.
     """
     number = capability[0] * 10 + capability[1]
+    if number == 90 and attend_splits_wgmma is None:
+        number = 100
     known = [card for card in CONFIGS if card <= number]
     table = CONFIGS[max(known)] if known else _SMALL
     return next((table[height] for height in sorted(table) if height >= rows), table[max(table)])
@@ -213,8 +229,8 @@ def attend(
 
     q_nope: bfloat16 or float16 [tokens, heads, 512] and q_rope [tokens, heads, 64], last
     dimension dense, other strides free. key_buffer: float8_e4m3fn or float8_e5m2
-    [rows, 1, 576], unscaled, any row stride. slots: int32, row numbers in the order of
-    kv_indptr. out: like q_nope. lse: float32 [tokens, heads], contiguous, in base 2 as
+    [rows, 1, 576], unscaled, rows a multiple of 4 bytes apart. slots: int32, row numbers in the
+    order of kv_indptr. out: like q_nope. lse: float32 [tokens, heads], contiguous, in base 2 as
     FlashInfer gives it; -inf where a token sees no KV, and `out` is 0 there.
 
     With T query tokens a request, token t sees the first length - T + t + 1 KV tokens.
@@ -224,11 +240,18 @@ def attend(
     config = workspace.config
     groups = tokens if workspace.ragged else tokens // workspace.group
     tiles = triton.cdiv(workspace.group * heads, config.rows)
-    options = {"num_warps": config.warps, "num_stages": config.stages}
-    if config.registers is not None and workspace.capability is not None:
-        options["maxnreg"] = config.registers
     lse_or_any = workspace.partial_lse if lse is None else lse
-    attend_splits[(tiles, workspace.wave + groups)](
+    # The merge starts while the attention runs, and waits for its end by itself.
+    overlapped = workspace.capability is not None and workspace.capability >= (9, 0)
+    shared: dict[str, Any] = {
+        "HEADS": heads,
+        "GROUP": workspace.group,
+        "WRITE_LSE": lse is not None,
+        "PDL": overlapped,
+        **({"launch_pdl": True} if overlapped else {}),
+    }
+    kernel = attend_splits_wgmma if config.wgmma else attend_splits
+    kernel[(tiles, workspace.wave + groups)](
         q_nope,
         q_rope,
         key_buffer.view(torch.uint8),
@@ -244,15 +267,13 @@ def attend(
         key_buffer.stride(0),
         *out.stride()[:2],
         sm_scale * LOG2_E,
-        HEADS=heads,
-        GROUP=workspace.group,
         ROWS=config.rows,
         TOKENS=config.tokens,
         CODEC=codec_of(key_buffer.dtype, workspace.capability),
-        WRITE_LSE=lse is not None,
-        **options,
+        **_launch_options(config, workspace.capability),
+        **shared,
     )
-    columns = 128 if tokens * heads <= 512 else 512
+    columns = 64 if tokens * heads <= 512 else NOPE
     merge_splits[(tokens, heads, NOPE // columns)](
         workspace.partial,
         workspace.partial_lse,
@@ -260,12 +281,17 @@ def attend(
         out,
         lse_or_any,
         *out.stride()[:2],
-        HEADS=heads,
-        GROUP=workspace.group,
         COLUMNS=columns,
-        ROUND=MERGE_ROUND,
-        WRITE_LSE=lse is not None,
+        ROUND=MERGE_TILE // columns,
+        **shared,
     )
+
+
+def _launch_options(config: Config, capability: tuple[int, int] | None) -> dict[str, int]:
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    if config.registers is not None and capability is not None:
+        options["maxnreg"] = config.registers
+    return options
 
 
 def _check(
@@ -286,4 +312,9 @@ def _check(
         raise ValueError(
             f"rows are {widths} wide; the direct kernel takes (512, 64, 576, 512) only: "
             "use another attention backend for this model"
+        )
+    if key_buffer.stride(0) % 4:
+        raise ValueError(
+            f"rows of the pool lie {key_buffer.stride(0)} bytes apart; the direct kernel reads "
+            "words of four: lay them out a multiple of 4 bytes apart"
         )

@@ -1,4 +1,4 @@
-"""Triton kernels of the direct path: plan, split-KV MLA attention over FP8 rows, merge.
+"""Split-KV MLA attention over FP8 rows, in Triton, for every card (Hopper: `direct_wgmma`).
 
 Both matrix products run on float16 operands. Every finite FP8 value is a float16 value, and the
 hardware turns e4m3 into float16 in one instruction, but into bfloat16 in four. A query row is first
@@ -9,12 +9,7 @@ The probabilities keep eleven bits of mantissa, three more than in bfloat16.
 
 import triton
 import triton.language as tl
-
-# An item is one split of one group of query tokens: first token, tokens, first slot, begin and
-# end of the split, KV length that the last token sees, partial result (-1: none), zero.
-ITEM_FIELDS = 8
-# A query token's entry: first partial result, number of splits, place in its group, unused.
-TOKEN_FIELDS = 4
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # Triton moves a layout change across a conversion that it can see through, and then converts each
 # tile twice, byte by byte. It leaves assembly marked as impure where it stands.
@@ -140,8 +135,12 @@ def attend_splits(
     TOKENS: tl.constexpr,
     CODEC: tl.constexpr,
     WRITE_LSE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     tile = tl.program_id(0)
     index = tl.program_id(1)
     if index >= tl.load(item_count):
@@ -219,148 +218,3 @@ def attend_splits(
         _store_columns(out_row, acc0, acc1, acc2, acc3, live[:, None])
         if WRITE_LSE:
             tl.store(lse + token * HEADS + head, row_lse, mask=live)
-
-
-@triton.jit
-def merge_splits(
-    partial,
-    partial_lse,
-    token_splits,
-    out,
-    lse,
-    out_token,
-    out_head,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROUND: tl.constexpr,
-    WRITE_LSE: tl.constexpr,
-):
-    """One program: COLUMNS columns of one head of one token, ROUND splits at a time."""
-    token = tl.program_id(0)
-    head = tl.program_id(1)
-    entry = token_splits + token * 4
-    first = tl.load(entry)
-    splits = tl.load(entry + 1)
-    row = tl.load(entry + 2) * HEADS + head
-    if splits == 1:
-        return
-    col = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    acc = tl.zeros((COLUMNS,), tl.float32)
-    top = tl.full((1,), float("-inf"), tl.float32)
-    total = tl.zeros((1,), tl.float32)
-    for done in range(0, splits, ROUND):
-        split = done + tl.arange(0, ROUND)
-        live = split < splits
-        place = (first + split).to(tl.int64) * (GROUP * HEADS) + row
-        part_lse = tl.load(partial_lse + place, mask=live, other=float("-inf"))
-        part = tl.load(
-            partial + (place * 512)[:, None] + col[None, :], mask=live[:, None], other=0.0
-        )
-        new_top = tl.maximum(top, tl.max(part_lse, 0, keep_dims=True))
-        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        decay = tl.exp2(top - shift)
-        weight = tl.exp2(part_lse - shift)
-        acc = acc * decay + tl.sum(weight[:, None] * part, 0)
-        total = total * decay + tl.sum(weight, 0, keep_dims=True)
-        top = new_top
-    acc = acc * tl.where(total == 0.0, 0.0, 1.0 / total)
-    target = out + token.to(tl.int64) * out_token + head * out_head + col
-    tl.store(target, acc.to(out.dtype.element_ty))
-    if WRITE_LSE:
-        place = lse + token * HEADS + head + tl.arange(0, 1)
-        tl.store(place, top + tl.log2(total), mask=(tl.arange(0, 1) + tl.program_id(2)) == 0)
-
-
-@triton.jit
-def _request(kv_indptr, qo_indptr, request, live, GROUP: tl.constexpr, RAGGED: tl.constexpr):
-    first = tl.load(kv_indptr + request, mask=live, other=0)
-    length = tl.load(kv_indptr + request + 1, mask=live, other=0) - first
-    if RAGGED:
-        query = tl.load(qo_indptr + request, mask=live, other=0)
-        queries = tl.load(qo_indptr + request + 1, mask=live, other=0) - query
-    else:
-        query = request * GROUP
-        queries = tl.where(live, GROUP, 0)
-    return first, length, query, queries
-
-
-@triton.jit
-def plan_splits(
-    kv_indptr,
-    qo_indptr,
-    items,
-    item_count,
-    token_splits,
-    requests,
-    wave,
-    shortest,
-    GROUP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    TOKENS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One program a request: cut its KV range into items that fill about one wave of programs.
-
-    Each program repeats the sums over all requests, which needs no order between programs.
-    """
-    me = tl.program_id(0)
-    load = tl.zeros((1,), tl.int64)
-    for start in range(0, requests, BLOCK):
-        other = start + tl.arange(0, BLOCK)
-        _, length, _, queries = _request(
-            kv_indptr, qo_indptr, other, other < requests, GROUP, RAGGED
-        )
-        groups = tl.cdiv(queries, GROUP)
-        load += tl.sum(groups.to(tl.int64) * length, 0, keep_dims=True)
-    even = tl.cdiv(tl.cdiv(tl.sum(load, 0), wave), TOKENS) * TOKENS
-    chunk = tl.maximum(even, shortest).to(tl.int32)
-
-    items_before = tl.zeros((1,), tl.int32)
-    partials_before = tl.zeros((1,), tl.int32)
-    for start in range(0, me, BLOCK):
-        other = start + tl.arange(0, BLOCK)
-        _, length, _, queries = _request(kv_indptr, qo_indptr, other, other < me, GROUP, RAGGED)
-        splits = tl.cdiv(length, chunk)
-        count = tl.cdiv(queries, GROUP) * splits
-        items_before += tl.sum(count, 0, keep_dims=True)
-        partials_before += tl.sum(tl.where(splits > 1, count, 0), 0, keep_dims=True)
-    first_item = tl.sum(items_before, 0)
-    first_partial = tl.sum(partials_before, 0)
-
-    first_slot, length, query, queries = _request(
-        kv_indptr, qo_indptr, me, me < requests, GROUP, RAGGED
-    )
-    splits = tl.cdiv(length, chunk)
-    width = tl.cdiv(tl.cdiv(length, tl.maximum(splits, 1)), TOKENS) * TOKENS
-    width = tl.maximum(width, TOKENS)
-    count = tl.cdiv(queries, GROUP) * splits
-    if me == requests - 1:
-        tl.store(item_count, first_item + count)
-
-    for start in range(0, count, BLOCK):
-        index = start + tl.arange(0, BLOCK)
-        live = index < count
-        group = index // splits
-        begin = (index % splits) * width
-        tokens = tl.minimum(queries - group * GROUP, GROUP)
-        limit = tl.maximum(length - queries + group * GROUP + tokens, 0)
-        item = items + (first_item + index) * 8
-        tl.store(item, query + group * GROUP, mask=live)
-        tl.store(item + 1, tokens, mask=live)
-        tl.store(item + 2, first_slot + tl.zeros_like(index), mask=live)
-        tl.store(item + 3, begin, mask=live)
-        tl.store(item + 4, tl.minimum(begin + width, limit), mask=live)
-        tl.store(item + 5, limit, mask=live)
-        tl.store(item + 6, tl.where(limit > width, first_partial + index, -1), mask=live)
-
-    for start in range(0, queries, BLOCK):
-        index = start + tl.arange(0, BLOCK)
-        live = index < queries
-        group = index // GROUP
-        tokens = tl.minimum(queries - group * GROUP, GROUP)
-        limit = tl.maximum(length - queries + group * GROUP + tokens, 0)
-        entry = token_splits + (query + index) * 4
-        tl.store(entry, first_partial + group * splits, mask=live)
-        tl.store(entry + 1, tl.cdiv(limit, width), mask=live)
-        tl.store(entry + 2, index % GROUP, mask=live)
