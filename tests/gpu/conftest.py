@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+
+from tests.gpu import kit
 
 HERE = Path(__file__).parent
 VARIABLES = ("SGLANG_MLA_COMPACT_STRATEGY", "SGLANG_MLA_COMPACT_BUFFER_MIB")
@@ -22,3 +25,18 @@ def default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "gather")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def running_kit(request: pytest.FixtureRequest) -> kit.Running:
+    """Upstream's cases, started before the first test: they take the longest."""
+    wanted = any("kit_outcomes" in getattr(i, "fixturenames", ()) for i in request.session.items)
+    return kit.start() if wanted else {}
+
+
+@pytest.fixture(scope="session")
+def kit_outcomes(running_kit: kit.Running) -> kit.Outcomes:
+    """How each of upstream's cases ended with each backend; kept for the table in the docs."""
+    outcomes = kit.collect(running_kit)
+    kit.RESULT.write_text(json.dumps(outcomes, indent=1) + "\n")
+    return outcomes

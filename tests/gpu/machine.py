@@ -1,0 +1,26 @@
+"""Prints what the results of a GPU run are named after: the card and the release of sglang."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+
+def release() -> str:
+    """The version that the sglang on the path states, without importing it."""
+    spec = find_spec("sglang")
+    if spec is None or spec.origin is None:
+        raise SystemExit("no sglang on the path: put an applied tree on PYTHONPATH")
+    text = Path(spec.origin).with_name("_version.py").read_text()
+    found = re.search(r"""^__version__ = .*['"]([^'"]+)['"]""", text, re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{spec.origin} states no version")
+    return found[1]
+
+
+if __name__ == "__main__":
+    card = torch.cuda.get_device_name().lower().replace(" ", "-")
+    print(f"{card}-sglang-{release()}")
