@@ -11,7 +11,14 @@ HEADER = ("load", "setup", "TPOT ms", "ratio", "TTFT ms", "pool tokens", "right"
 
 
 def compare(results: Results, against: str) -> int:
-    """Print the table; 1 if tokens are not as they should be, else 0.
+    """Print the lines of `comparison`; 1 if tokens are not as they should be, else 0."""
+    lines, fine = comparison(results, against)
+    print("\n".join(lines))
+    return 0 if fine else 1
+
+
+def comparison(results: Results, against: str) -> tuple[list[str], bool]:
+    """The table's lines, and whether all tokens are as they should be.
 
     Tokens should equal those of `against` for each setup, and differ for one with a wrong row.
 
@@ -29,8 +36,7 @@ def compare(results: Results, against: str) -> int:
                 verdict, well = judge(base, record)
                 rows.append(_row(base, record, verdict))
                 fine &= well
-    _print([HEADER, *rows])
-    return 0 if fine else 1
+    return _aligned([HEADER, *rows]), fine
 
 
 def judge(base: dict[str, Any], record: dict[str, Any]) -> tuple[str, bool]:
@@ -72,8 +78,7 @@ def _row(base: dict[str, Any], record: dict[str, Any], verdict: str) -> tuple[st
     )
 
 
-def _print(rows: list[tuple[str, ...]]) -> None:
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return ["  ".join(row).rstrip() for row in cells]

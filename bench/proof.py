@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from bench import plots
-from bench.compare import compare
+from bench.compare import comparison
 from bench.results import Results, paired_ratio
 from bench.runner import WorkerFailed, run
 from bench.serve import add_options, plan_from, results_for
@@ -77,16 +77,23 @@ def _small_model(folder: Path) -> Path:
 
 
 def _tell(results: Results, folder: Path) -> int:
-    status = compare(results, "stock")
-    print()
+    lines, fine = summary(results)
+    print("\n".join(lines))
+    print(f"attach to a report: {folder / 'proof.json'}{_picture(results, folder)}")
+    return 0 if fine else 1
+
+
+def summary(results: Results) -> tuple[list[str], bool]:
+    """What the records say, as lines, and whether the tokens are as they should be."""
+    lines, fine = comparison(results, "stock")
+    lines.append("")
     for load in results.loads():
         stock, compact = (results.find(name, load) for name in ("stock", "compact"))
         if stock and compact:
-            print(f"{load}: {paired_ratio(stock, compact):.1f} times as fast as FP8 as shipped")
-    same = "equal" if status == 0 else "DIFFERENT (see the table)"
-    print(f"tokens of FP8 compact and FP8 as shipped: {same}")
-    print(f"attach to a report: {folder / 'proof.json'}{_picture(results, folder)}")
-    return status
+            ratio = paired_ratio(stock, compact)
+            lines.append(f"{load}: {ratio:.1f} times as fast as FP8 as shipped")
+    same = "equal" if fine else "DIFFERENT (see the table)"
+    return [*lines, f"tokens of FP8 compact and FP8 as shipped: {same}"], fine
 
 
 def _picture(results: Results, folder: Path) -> str:

@@ -1,7 +1,8 @@
-"""Write the tables and pictures of README.md and docs/ from the JSON files of `bench.serve`.
+"""Write the tables and pictures of README.md and docs/ from the JSON files of `bench.serve` and
+`bench.kernels`.
 
 A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens, ratios,
-first-token, pool or hosts. What lies between is replaced.
+first-token, pool, proof, kernels or hosts. What lies between is replaced.
 
   python -m bench.report             rewrite the tables, draw the pictures (needs matplotlib)
   python -m bench.report --check     only tell which files hold other tables

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench.compare import judge
 from bench.loads import Load
+from bench.proof import summary
 from bench.results import Results, paired_ratio
 
-SERVED = ("tokens", "bf16", "fp8", "prefix", "prefix-graph", "pool-*")  # files of `bench.serve`
+SERVED = (
+    "tokens",
+    "proof",
+    "bf16",
+    "fp8",
+    "prefix",
+    "prefix-graph",
+    "pool-*",
+)  # files of `bench.serve`
 MISSING = "*Not measured yet.*"
 
 
@@ -123,6 +134,31 @@ def pool(folder: Path) -> str:
     return _markdown(header, rows)
 
 
+def kernels(folder: Path) -> str:
+    """One layer's decode attention: microseconds, and times the byte floor."""
+    path = folder / "kernels.json"
+    if not path.exists():
+        return MISSING
+    points = json.loads(path.read_text())["points"]
+    header = ["heads : requests x tokens", "stock", "BF16, fa3", "BF16, fa2"]
+    header += ["gather", "direct", "floor", "direct ÷ floor"]
+    return _markdown(header, [_kernels_row(point) for point in points])
+
+
+def _kernels_row(point: dict[str, Any]) -> list[str]:
+    middles = {
+        name: statistics.median(entry["us"])
+        for name, entry in point["strategies"].items()
+        if "us" in entry
+    }
+    names = ("stock", "bf16-fa3", "bf16-fa2", "gather-fa3", "direct")
+    cells = [f"{middles[name]:.1f}" if name in middles else "-" for name in names]
+    floor = point["floor_us"]
+    tells = "direct" in middles and floor >= 1  # below, launches are all that is measured
+    ratio = f"{middles['direct'] / floor:.2f}" if tells else "-"
+    return [point["point"], *cells, f"{floor:.1f}", ratio]
+
+
 def hosts(folder: Path) -> str:
     """What the figures were measured on, a line a file."""
     lines = []
@@ -139,10 +175,18 @@ def hosts(folder: Path) -> str:
     return "\n".join(lines) or MISSING
 
 
+def proof(folder: Path) -> str:
+    """What `bench/prove` printed."""
+    results = _load(folder, "proof")
+    return "\n".join(["```text", *summary(results)[0], "```"]) if results else MISSING
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "tokens": tokens,
     "ratios": ratios,
     "first-token": first_token,
     "pool": pool,
+    "proof": proof,
+    "kernels": kernels,
     "hosts": hosts,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from bench.report import RESULTS, ROOT, draw, main, render
 from bench.results import Results
+from bench.tables import TABLES
 
 DOCUMENTS = sorted([*ROOT.glob("README.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -68,10 +70,37 @@ def test_a_second_rendering_changes_nothing(folder: Path) -> None:
 
 
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
-    for name in ("tokens", "ratios", "first-token", "pool", "hosts"):
+    for name in TABLES:
         text = render(f"<!-- bench:{name} -->\n7 times faster\n<!-- /bench -->", tmp_path)
         assert "Not measured yet" in text
         assert "7 times" not in text
+
+
+def test_proof_is_what_the_command_prints(folder: Path) -> None:
+    (folder / "tokens.json").rename(folder / "proof.json")
+    text = render("<!-- bench:proof -->\n<!-- /bench -->", folder)
+    assert "1x100: 10.0 times as fast as FP8 as shipped" in text
+    assert "tokens of FP8 compact and FP8 as shipped: equal" in text
+    assert text.splitlines()[1] == "```text"
+
+
+def test_kernels_are_medians_against_the_floor(tmp_path: Path) -> None:
+    points = [
+        {
+            "point": point,
+            "floor_us": floor,
+            "strategies": {
+                "stock": {"us": [900.0, 800.0, 850.0]},
+                "direct": {"us": [50.0, 40.0, 44.0]},
+                "bf16-fa3": {"failed": "no such card"},
+            },
+        }
+        for point, floor in (("16:1x100", 0.01), ("16:64x4096", 35.2))
+    ]
+    (tmp_path / "kernels.json").write_text(json.dumps({"points": points}))
+    text = render("<!-- bench:kernels -->\n<!-- /bench -->", tmp_path)
+    assert "| 16:1x100 | 850.0 | - | - | - | 44.0 | 0.0 | - |" in text
+    assert "| 16:64x4096 | 850.0 | - | - | - | 44.0 | 35.2 | 1.25 |" in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""What the README says of the backend is what the backend says of itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from overlaytool.pin import REPOSITORY
+
+from tests.backend.test_support import REFUSED, support
+
+README = (REPOSITORY / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    """The text under a heading of the second level."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def flags(text: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]+", text))
+
+
+def refusal(case: str) -> str:
+    (reason,) = support.refusals(support.Facts(**REFUSED[case][0]))
+    return str(reason)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_remedy_of_each_refusal_stands_in_one_row_of_the_table(case: str) -> None:
+    rows = [row for row in section("What is refused").splitlines() if row.startswith("| ")]
+    assert [row for row in rows if flags(refusal(case)) <= flags(row)]
+
+
+def test_the_table_names_no_remedy_that_no_refusal_names() -> None:
+    named = set().union(*(flags(refusal(case)) for case in REFUSED))
+    assert flags(section("What is refused")) - named == set()
+
+
+def test_the_table_of_variables_has_each_with_its_default_and_values() -> None:
+    table = section("Variables")
+    defaults = {
+        support.STRATEGY_VARIABLE: f"`{support.Settings().strategy}`",
+        support.BUFFER_VARIABLE: f"{support.DEFAULT_BUFFER_MIB}",
+    }
+    for variable, default in defaults.items():
+        assert f"| `{variable}` | {default} |" in table
+    assert [value for value in support.STRATEGIES if f"`{value}`" not in table] == []
+
+
+def test_each_folder_at_the_top_stands_in_the_table_of_folders() -> None:
+    listed = set(re.findall(r"^\| `([a-z]+)/`", section("The house"), re.MULTILINE))
+    there = {path.name for path in REPOSITORY.iterdir() if path.is_dir() and path.name.isalpha()}
+    assert listed == there - {"build", "out"}
