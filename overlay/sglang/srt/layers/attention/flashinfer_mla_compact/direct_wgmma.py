@@ -8,10 +8,6 @@ products read it; the next tile's bytes wait in registers meanwhile.
 Gluon kernels can't run under Triton's interpreter: this one is tested on the GPU only.
 """
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels import (
-    _E4M3_NATIVE,
-    _E5M2_BYTES,
-)
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -38,13 +34,31 @@ def _raw_layout(tokens, warps, words):
     )
 
 
+# A word holds four codes; its float16 values leave one by one, which costs no instruction.
+_E4M3 = gl.constexpr(
+    "{ .reg .b16 low, high; .reg .b32 front, back; mov.b32 {low, high}, $4;"
+    " cvt.rn.f16x2.e4m3x2 front, low; cvt.rn.f16x2.e4m3x2 back, high;"
+    " mov.b32 {$0, $1}, front; mov.b32 {$2, $3}, back; }"
+)
+_E5M2 = gl.constexpr(
+    "{ .reg .b32 front, back; prmt.b32 front, $4, 0, 0x1404; prmt.b32 back, $4, 0, 0x3424;"
+    " mov.b32 {$0, $1}, front; mov.b32 {$2, $3}, back; }"
+)
+
+
 @gluon.jit
 def _decode(words, CODEC: gl.constexpr):
-    ASSEMBLY: gl.constexpr = _E5M2_BYTES if CODEC == "e5m2" else _E4M3_NATIVE
-    low, high = gl.inline_asm_elementwise(
-        ASSEMBLY, "=r,=r,r", [words], (gl.int32, gl.int32), is_pure=True, pack=1
+    ASSEMBLY: gl.constexpr = _E5M2 if CODEC == "e5m2" else _E4M3
+    a, b, c, d = gl.inline_asm_elementwise(
+        ASSEMBLY,
+        "=h,=h,=h,=h,r",
+        [words],
+        (gl.float16, gl.float16, gl.float16, gl.float16),
+        is_pure=True,
+        pack=1,
     )
-    return gl.reshape(gl.join(low, high), (words.shape[0], 2 * words.shape[1]))
+    halves = gl.join(gl.join(a, c), gl.join(b, d))
+    return gl.reshape(halves, (words.shape[0], 4 * words.shape[1]))
 
 
 @gluon.jit
@@ -151,7 +165,6 @@ def attend_splits_wgmma(
     NOPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     ROPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     HALVES: gl.constexpr = gl.NVMMASharedLayout(128, 16)
-    WORDS: gl.constexpr = gl.NVMMASharedLayout(128, 32)
     WEIGHTS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TOKENS, ROWS], gl.float16)
 
     if PDL:
@@ -182,10 +195,8 @@ def attend_splits_wgmma(
         rope_smem,
     )
     row_scale = gl.convert_layout(scale * _power_of_two(-exponent), HEAD)
-    k_words = gl.allocate_shared_memory(gl.int32, [TOKENS, 256], WORDS)
-    k_rope_words = gl.allocate_shared_memory(gl.int32, [TOKENS, 32], WORDS)
-    keys = k_words._reinterpret(gl.float16, [TOKENS, 512], HALVES)
-    rope_keys = k_rope_words._reinterpret(gl.float16, [TOKENS, 64], HALVES)
+    keys = gl.allocate_shared_memory(gl.float16, [TOKENS, 512], HALVES)
+    rope_keys = gl.allocate_shared_memory(gl.float16, [TOKENS, 64], HALVES)
     weights = gl.allocate_shared_memory(gl.float16, [TOKENS, ROWS], WEIGHTS)
 
     local, _, _, _ = _rows(item, tile, HEADS, ROWS, HEAD)
@@ -194,8 +205,8 @@ def attend_splits_wgmma(
     top = gl.full([ROWS], float("-inf"), gl.float32, HEAD)
     total = gl.zeros([TOKENS, ROWS], gl.float32, SCORE)
     for start in range(begin, end, TOKENS):
-        k_words.store(_decode(nope_raw, CODEC))
-        k_rope_words.store(_decode(rope_raw, CODEC))
+        keys.store(_decode(nope_raw, CODEC))
+        rope_keys.store(_decode(rope_raw, CODEC))
         fence_async_shared()
         score = gl.zeros([TOKENS, ROWS], gl.float32, SCORE)
         score = warpgroup_mma(keys, nope_smem.permute((1, 0)), score, use_acc=False, is_async=True)
