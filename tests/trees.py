@@ -11,12 +11,16 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from overlaytool import fetch
 from overlaytool.pin import REPOSITORY, find, forward
+
+Answer = TypeVar("Answer")
 
 PINS = tuple(sorted(file.parent.name for file in REPOSITORY.glob("patches/*/series")))
 
@@ -80,3 +84,9 @@ def run_in_tree(
         text=True,
         check=False,
     )
+
+
+def on_each_pin(work: Callable[[str], Answer]) -> dict[str, Answer]:
+    """What `work` returns for each pinned release, as many at once as there are cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(PINS, pool.map(work, PINS), strict=True))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.trees import PINS, applied_tree, run_in_tree
+from tests.trees import applied_tree, on_each_pin, run_in_tree
 
 HERE = Path(__file__).parent
 NAME = "flashinfer_mla_compact"
@@ -47,8 +46,7 @@ def _start(release: str) -> dict[str, tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(PINS, pool.map(_start, PINS), strict=True))
+    return on_each_pin(_start)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trees import PINS, applied_tree, run_in_tree
+from tests.trees import PINS, applied_tree, on_each_pin, run_in_tree
 
 NAME = "flashinfer_mla_compact"
 HERE = Path(__file__).parent
@@ -42,8 +41,7 @@ Fields = dict[str, str]
 @pytest.fixture(scope="module")
 def resolved() -> dict[str, Any]:
     """{pin: {GPU: {model: {flags: {name: fields}}}}}"""
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(PINS, pool.map(_resolve, PINS), strict=True))
+    return on_each_pin(_resolve)
 
 
 def _resolve(release: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from tests.trees import wheel
 
 NAMES = ("flashinfer", "FlashInferMLAAttnBackend")
+QUOTED = tuple(f"{quote}{name}{quote}".encode() for name in NAMES for quote in "'\"")
 CENSUS = Path(__file__).with_name("census.toml")
 VERDICTS = ("served", "left_out", "other")
 
@@ -67,7 +68,7 @@ def in_wheel(release: str) -> Counter[Place]:
     with zipfile.ZipFile(wheel(release)) as archive:
         for file in (name for name in archive.namelist() if name.endswith(".py")):
             data = archive.read(file)
-            if any(name.encode() in data for name in NAMES):
+            if any(quoted in data for quoted in QUOTED):
                 found.update(places(file, data.decode()))
     return found
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from overlaytool.pin import REPOSITORY
 
-from tests.trees import PINS, applied_tree, run_in_tree
+from tests.trees import PINS, applied_tree, on_each_pin, run_in_tree
 
 PROGRAM = REPOSITORY / "scripts" / "overlaytool" / "hookpoints.py"
 FLAGS = {
@@ -189,8 +188,7 @@ Looks = dict[str, dict[str, Look]]
 @pytest.fixture(scope="module")
 def looks() -> Looks:
     """What the program says under each mutation, on every pin."""
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(PINS, pool.map(_look, PINS), strict=True))
+    return on_each_pin(_look)
 
 
 def _look(release: str) -> dict[str, Look]:
