@@ -16,17 +16,17 @@ import torch
 from sglang.srt.layers.attention.flashinfer_mla_backend import (
     DecodeMetadata,
     FlashInferMLAAttnBackend,
-    FlashInferMLAMultiStepDraftBackend,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact import support
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wrapper import DirectWrapper
-from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.facts import metric_labels, pool_rows
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
 from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
     CompactDecodeIndices,
     CompactPrefillIndices,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader, UncastKeys
+from sglang.srt.layers.attention.flashinfer_mla_compact.metrics import Watch
 from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, SlotTable
 from sglang.srt.runtime_context import get_buffer
 
@@ -71,6 +71,7 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)
         self._buffer = compact_buffer(capacity, model_runner.dtype, device)
+        self._watch = Watch(metric_labels(model_runner), device)
         self._direct_wrappers: dict[Any, DirectWrapper] = {}
         self.indices_updater_decode = CompactDecodeIndices(model_runner, self)
         if not skip_prefill:
@@ -121,6 +122,7 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         self._reads_directly = self._decodes_directly
         if self._decodes_directly:
             self.decode_wrapper.cut(kv_indptr)
+            self._watch.step("direct", kv_indptr[-1:], kv_indptr[-1:])
         else:
             self._compact(wrapper._kv_indices_buf, kv_indptr[-1:], requests)
 
@@ -134,6 +136,9 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
             direct = self._extend_wrapper(wrapper)
             direct.slots = indices
             direct.cut(kv_indptr, wrapper._qo_indptr_buf)
+            self._watch.step("direct", kv_indptr[-1:], kv_indptr[-1:])
+            reason = "graph" if wrapper._use_cuda_graph else "rows"
+            self._watch.fallback(reason, self._rows.capacity)
         else:
             self._compact(indices, kv_indptr[-1:], requests)
 
@@ -154,6 +159,7 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         else:
             self._rows.claim(indices, total)
             self._rows.translate(indices, total)
+        self._watch.step("gather", total, self._rows.count)
 
     def _overflows(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
         self._rows.claim(indices, total)
@@ -180,27 +186,6 @@ class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
         plan = self.indices_updater_decode
         device = self.kv_indptr.device
         return DirectWrapper(plan.num_local_heads, max_tokens, plan.scaling, device, q_per_request)
-
-
-class FlashInferMLACompactMultiStepDraftBackend(FlashInferMLAMultiStepDraftBackend):
-    """One compact backend for each draft step; each has its index row, all share one buffer."""
-
-    def __init__(self, model_runner: Any, topk: int, speculative_num_steps: int) -> None:
-        super().__init__(model_runner, topk, speculative_num_steps)
-        table = SlotTable(
-            pool_rows(model_runner.token_to_kv_pool), torch.device(model_runner.device)
-        )
-        # In place: later releases keep a second name for this list.
-        self.attn_backends[:] = [
-            FlashInferMLACompactAttnBackend(
-                model_runner,
-                skip_prefill=True,
-                kv_indptr_buf=step.kv_indptr,
-                q_indptr_decode_buf=self.q_indptr_decode,
-                table=table,
-            )
-            for step in self.attn_backends
-        ]
 
 
 def compact_buffer(capacity: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -37,7 +37,7 @@ def create_draft_decode_backend(draft: Any) -> Any:
     registration.register()
     arguments = (draft.draft_model_runner, draft.topk, draft.speculative_num_steps)
     if _is_compact(draft.draft_model_runner):
-        from sglang.srt.layers.attention.flashinfer_mla_compact.backend import (
+        from sglang.srt.layers.attention.flashinfer_mla_compact.draft import (
             FlashInferMLACompactMultiStepDraftBackend as MultiStepDraftBackend,
         )
     elif draft.draft_model_runner.use_mla_backend:

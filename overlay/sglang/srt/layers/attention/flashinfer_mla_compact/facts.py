@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.layers.attention.flashinfer_mla_compact.support import HEAD_DIM, Facts
-from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_spec
+from sglang.srt.runtime_context import (
+    get_disagg,
+    get_exec,
+    get_memory,
+    get_observability,
+    get_parallel,
+    get_spec,
+)
 
 
 def pool_rows(pool: Any) -> int:
@@ -33,3 +40,15 @@ def runner_facts(runner: Any) -> Facts:
         pdmux=bool(get_disagg().enable_pdmux),
         topk=int(get_spec().speculative_eagle_topk or 0),
     )
+
+
+def metric_labels(runner: Any) -> dict[str, str] | None:
+    """Labels of a runner's counters; None where the server keeps no metrics."""
+    if not get_observability().enable_metrics:
+        return None
+    parallel = get_parallel()
+    return {
+        "model": "draft" if runner.is_draft_worker else "target",
+        "tp_rank": str(parallel.tp_rank),
+        "pp_rank": str(parallel.pp_rank),
+    }

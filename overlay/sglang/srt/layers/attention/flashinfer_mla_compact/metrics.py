@@ -1,0 +1,125 @@
+"""What an operator can watch in service: counters at sglang's Prometheus endpoint, and a log line.
+
+How many rows a step reads is known to the device alone. One step in `SAMPLE_EVERY` starts a copy of
+two numbers to pinned memory and goes on; they are read when the next sample is due, if the copy is
+done, which after so many steps it is. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.flashinfer_mla_compact.support import BUFFER_VARIABLE, NAME
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_EVERY = 64
+SECONDS_BETWEEN_LINES = 60.0
+
+# Why an extend or a verification reads FP8 rows directly although direct reading was not chosen.
+FALLBACKS = {
+    "rows": "it needs more rows",
+    "graph": "it is captured in a graph, whose replays may need more rows",
+}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The process's Prometheus counters; row counters are sums over the sampled steps."""
+
+    sampled_steps: Any
+    rows: Any
+    shared_rows_saved: Any
+    fallbacks: Any
+
+
+@cache
+def counters(labels: tuple[str, ...]) -> Counters:
+    """Registered once a process: target and draft backends share them."""
+    # The client decides for multiprocess mode when it is imported, and sglang asks for that mode
+    # in a variable that it sets at start.
+    from prometheus_client import Counter
+
+    def counter(name: str, documentation: str, *more: str) -> Any:
+        return Counter(f"sglang:mla_compact_{name}", documentation, [*labels, *more])
+
+    return Counters(
+        counter("sampled_steps", "Planned steps that were sampled."),
+        counter("rows", "Rows of a layer that sampled steps read.", "read"),
+        counter("shared_rows_saved", "Rows that sampled steps read once for several requests."),
+        counter("fallbacks", "Extends that read directly, as the buffer is too small.", "reason"),
+    )
+
+
+class Watch:
+    """Counts the steps of one backend, and tells when it falls back.
+
+    Args:
+        labels: of its counters, from `facts.metric_labels`; None where metrics are off.
+        device: where the backend's numbers are.
+    """
+
+    def __init__(self, labels: dict[str, str] | None, device: torch.device) -> None:
+        self._labels = labels
+        self._untold = 0
+        self._told = -math.inf
+        if labels is None:
+            return
+        self._counters = counters(tuple(labels))
+        self._steps = 0
+        self._sampled: str | None = None
+        self._sample = torch.zeros(2, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._copied = torch.cuda.Event()
+
+    def step(self, read: str, total: torch.Tensor, rows: torch.Tensor) -> None:
+        """A step was planned, outside of any capture.
+
+        Args:
+            read: "gather" or "direct".
+            total: [1] int32 on the device, entries of all requests.
+            rows: [1] int32 on the device, rows that are read for them.
+        """
+        if self._labels is None:
+            return
+        self._steps += 1
+        if self._steps % SAMPLE_EVERY:
+            return
+        self._count_sample()
+        self._sample[:1].copy_(total, non_blocking=True)
+        self._sample[1:].copy_(rows, non_blocking=True)
+        self._copied.record()
+        self._sampled = read
+
+    def fallback(self, reason: str, capacity: int) -> None:
+        """An extend or verification reads directly; `reason` is a key of `FALLBACKS`."""
+        if self._labels is not None:
+            self._counters.fallbacks.labels(**self._labels, reason=reason).inc()
+        self._untold += 1
+        now = time.monotonic()
+        if now - self._told < SECONDS_BETWEEN_LINES:
+            return
+        logger.warning(
+            "%s: reads an extend directly, as %s than the compact buffer's %d (%d such extends "
+            "since the last line): raise %s if memory allows",
+            NAME,
+            FALLBACKS[reason],
+            capacity,
+            self._untold,
+            BUFFER_VARIABLE,
+        )
+        self._told, self._untold = now, 0
+
+    def _count_sample(self) -> None:
+        if self._sampled is None or not self._copied.query():
+            return
+        assert self._labels is not None
+        total, rows = self._sample.tolist()
+        self._counters.sampled_steps.labels(**self._labels).inc()
+        self._counters.rows.labels(**self._labels, read=self._sampled).inc(rows)
+        self._counters.shared_rows_saved.labels(**self._labels).inc(total - rows)
