@@ -34,7 +34,7 @@ CHOICES = toys.UPSTREAM[toys.CHOICES]
 
 
 def release(version: str, flashinfer: str = "9.1", **files: str) -> dict[str, str]:
-    """Files of a release; `registry` and `choices` replace those modules."""
+    """Files of a release; `registry` and `choices` replace those modules, `moved` is a new one."""
     information = f"sglang-{version}.dist-info"
     tree = {
         "sglang/__init__.py": "",
@@ -42,6 +42,8 @@ def release(version: str, flashinfer: str = "9.1", **files: str) -> dict[str, st
         toys.REGISTRY: files.get("registry", REGISTRY),
         toys.CHOICES: files.get("choices", CHOICES),
     }
+    if "moved" in files:
+        tree["sglang/srt/moved.py"] = files["moved"]
     metadata = f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n"
     metadata += f"Requires-Dist: flashinfer_python[cu13]=={flashinfer}\nRequires-Dist: torch==2.0\n"
     return tree | {

@@ -76,6 +76,30 @@ def test_a_hunk_without_context_below_belongs_at_the_end_of_the_file() -> None:
     assert grown.verdict is Verdict.CONFLICT
 
 
+def test_a_patch_that_is_upstream_is_not_put_on_a_second_copy_of_its_context() -> None:
+    assert carry(PATCHED + b"\n" + PINNED).verdict is Verdict.UPSTREAMED
+
+
+WIDE = b"".join(b"line %d\n" % number for number in range(20))
+TWO_HUNKS = WIDE.replace(b"line 4\n", b"line 4\nours\n").replace(b"line 15\n", b"line 15\nours\n")
+
+
+def test_two_hunks_move_each_by_its_own_distance_and_make_a_sound_patch() -> None:
+    target = b"new\n" + WIDE.replace(b"line 10\n", b"line 10\nnew\n")
+    [file] = carry(target, patch(WIDE, TWO_HUNKS), pinned=WIDE).files
+    assert (file.verdict, file.note) == (Verdict.MOVED, "+1, +2")
+    assert file.diff is not None
+    [read] = parse_patch("x.patch", refresh.patch_bytes(b"", "1", [file.diff])).files
+    assert apply(read, target) == file.after
+
+
+def test_hunks_whose_places_changed_order_are_no_move() -> None:
+    lines = WIDE.splitlines(keepends=True)
+    swapped_halves = b"".join([*lines[10:], *lines[:10]])
+    result = carry(swapped_halves, patch(WIDE, TWO_HUNKS), pinned=WIDE)
+    assert result.verdict is Verdict.CONFLICT
+
+
 def test_a_conflict_names_the_function_and_shows_all_three_sides() -> None:
     [file] = carry(swapped(b'"two": 2', b'"two": 22')).files
     assert file.function == "decode"

@@ -91,6 +91,14 @@ def test_an_entry_holds_until_its_symbol_changes(
     assert judge(changed, symbol, row) == verdict
 
 
+def test_a_symbol_may_be_bound_under_a_condition() -> None:
+    source = "if x:\n    def f(a): ...\ntry:\n    from m import g\nexcept E:\n    g = None\n"
+    tree = {"up/backend.py": source}
+    assert judge(tree, "f", {"parameters": ["a"]}) == "held"
+    assert judge(tree, "g", {}) == "held"
+    assert judge(tree, "h", {}) == "gone"
+
+
 def test_a_new_abstract_method_breaks_the_contract_and_a_concrete_one_does_not() -> None:
     row = {"abstract": ["start"]}
     concrete = BASE + "\n    def more(self): ...\n"

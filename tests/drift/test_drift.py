@@ -83,6 +83,24 @@ def test_a_conflict_exits_20_and_leaves_the_three_sides(toy: toys.Toy, overlay: 
     assert b"||||||| sglang 1.2.3" in side.read_bytes()
 
 
+def test_a_conflict_names_the_file_that_holds_the_lines_now(
+    toy: toys.Toy, overlay: Overlay
+) -> None:
+    words = ["alphabetical", "beautifully", "constructed"]
+    old = "".join(f"    '{word}',\n" for word in words)
+    pinned = small.release(toys.RELEASE, choices=f"CHOICES = [\n{old}]\n")
+    (toy.pin.folder / "choices.patch").write_text(
+        f"{toys.HEADER}--- a/{toys.CHOICES}\n+++ b/{toys.CHOICES}\n@@ -2,4 +2,5 @@\n"
+        + "".join(f" {line}\n" for line in old.splitlines())
+        + "+    'compact',\n ]\n"
+    )
+    wheel = toys.make_wheel(toy.pin.wheels, toys.RELEASE, pinned)
+    toys.pin_wheel(toy, wheel)
+    small.publish(toy, choices="OTHER = 1\n", moved=f"NAMES = [\n{old}]\n")
+    assert overlay("drift", "--to", small.NEXT)[0] == 20
+    assert "its lines stand in `sglang/srt/moved.py`" in (report(toy) / "report.md").read_text()
+
+
 def test_a_renamed_function_of_a_tree_exits_30_and_names_our_line(
     toy: toys.Toy, overlay: Overlay
 ) -> None:

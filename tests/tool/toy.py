@@ -125,10 +125,15 @@ def make(folder: Path, upstream: dict[str, str] | None = None) -> Toy:
     toy.series("# the order matters", *PATCHES)
     (toy.pin.folder.parent / "default").write_text(f"{RELEASE}\n")
     write_files(toy.repository / "overlay", OVERLAY)
+    pin_wheel(toy, wheel)
+    return toy
+
+
+def pin_wheel(toy: Toy, wheel: Path) -> None:
+    """Locks the pin to this wheel."""
     wheels = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest()}
     toy.pin.lock_file.write_text(dump(Lock(RELEASE, wheels, {}, ())))
     relock.write(toy.pin)
-    return toy
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, str]]:
