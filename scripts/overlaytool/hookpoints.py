@@ -191,7 +191,7 @@ def points() -> Iterator[tuple[str, str, Check]]:
 
 
 def load(tree: Path | None) -> Modules:
-    """Import what the points look at, and register as the factory does in a server.
+    """Import what the points look at.
 
     Raises ImportError where sglang is not the one in `tree`; else whatever an import raises.
     """

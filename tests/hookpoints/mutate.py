@@ -12,7 +12,6 @@ usage:  python mutate.py HOOKPOINTS_PROGRAM
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import io
 import json
@@ -21,7 +20,6 @@ import os
 import runpy
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from types import ModuleType
 from typing import Any
 
 REGISTERING = (
@@ -87,11 +85,7 @@ def in_child(program: str, mutation: list[str]) -> Any:
 
 def main() -> None:
     program = sys.argv[1]
-    load: ModuleType = importlib.util.module_from_spec(
-        importlib.util.spec_from_file_location("hookpoints", program)  # type: ignore[arg-type]
-    )
-    load.__spec__.loader.exec_module(load)  # type: ignore[union-attr]
-    load.load(None)
+    runpy.run_path(program)["load"](None)
     mutations = json.load(sys.stdin)
     json.dump({label: in_child(program, m) for label, m in mutations.items()}, sys.stdout)
 
