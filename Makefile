@@ -8,6 +8,7 @@ pin := $(if $(PIN),--pin $(PIN))
 where := $(if $(TREE),--tree $(TREE)) $(if $(PYTHON),--python $(PYTHON))
 overlay := scripts/overlay
 test_python := .venv/bin/python
+python := $(or $(PYTHON),python3)
 
 .DEFAULT_GOAL := help
 .PHONY: help fetch plan apply unapply status verify lock lint check drift rebase doctor \
@@ -57,16 +58,20 @@ venv:
 	@PYTHON=$(PYTHON) ci/venv.sh
 
 test: venv ## everything that needs no GPU
-	@$(test_python) -m pytest -m "not gpu"
+	@$(test_python) -m pytest --ignore=tests/gpu
 
-test-gpu: ## what needs a GPU, in the interpreter PYTHON= that has torch and flashinfer
-	@$(or $(PYTHON),python3) -m pytest -m gpu
+test-gpu: ## what needs a GPU, with PYTHON= that has torch and flashinfer, to tests/gpu/results
+	@machine=$$($(python) tests/gpu/machine.py) || exit; \
+	results=tests/gpu/results/$$machine.xml; \
+	$(python) -m pytest tests/gpu --junitxml=$$results; code=$$?; \
+	sed -i 's/ hostname="[^"]*"//' $$results; exit $$code
 
 bench-gpu: ## measure on this host, in steps that can be resumed (STEP=<one of them>)
-	@PYTHON=$(or $(PYTHON),python3) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix pool)
+	@PYTHON=$(python) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix pool)
 
 prove: ## compare stock, compact and BF16 on this card (MODEL=<checkpoint>; default: a small one)
-	@$(or $(PYTHON),python3) bench/prove $(MODEL)
+	@$(python) bench/prove $(MODEL)
 
-report: ## write the tables and pictures of the documents from bench/results
-	@$(or $(PYTHON),python3) -m bench.report
+report: ## write the tables and pictures of the documents from the committed results
+	@$(python) -m bench.report
+	@$(python) -m tests.gpu.report

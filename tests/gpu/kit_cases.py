@@ -107,7 +107,8 @@ def use_fp8() -> None:
         function.__kwdefaults__["fp8_kv_cache"] = True
     methods.run_mla_attention_case.__kwdefaults__["atol"] = FP8_TOLERANCE
     for module in {module for (module, _), _, _ in CASES.values()}:
-        if hasattr(loaded := importlib.import_module(module), "MLA_ATOL"):
+        loaded: Any = importlib.import_module(module)
+        if hasattr(loaded, "MLA_ATOL"):
             loaded.MLA_ATOL = FP8_TOLERANCE
 
 

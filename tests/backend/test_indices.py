@@ -1,0 +1,80 @@
+"""A step is planned by upstream's updater first, and placed after that, for the same requests."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.backend.conftest import Import
+
+REQUESTS = torch.zeros(3, dtype=torch.int64)
+
+
+class Backend:
+    """Notes what it is asked for, and the lengths that the wrapper then holds."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def place_decode(self, wrapper: Any, requests: int) -> None:
+        self.calls.append(("decode", wrapper, requests))
+
+    def place_extend(self, wrapper: Any, requests: int) -> None:
+        self.calls.append(("extend", wrapper._kv_indptr_buf.tolist(), requests))
+
+    def place_nothing(self) -> None:
+        self.calls.append("nothing")
+
+
+def wrapper() -> Any:
+    return SimpleNamespace(_kv_indptr_buf=torch.full((4,), 99, dtype=torch.int32))
+
+
+def test_a_decode_is_placed_once_it_is_planned(overlay: Import) -> None:
+    backend = Backend()
+    updater = overlay("indices").CompactDecodeIndices(None, backend)
+    updater.update(REQUESTS, 12, decode_wrapper="wrapper", init_metadata_replay=True)
+    assert backend.calls == [("plan", 3), ("decode", "wrapper", 3)]
+
+
+def test_an_extend_is_placed_once_it_is_planned(overlay: Import) -> None:
+    backend = Backend()
+    updater = overlay("indices").CompactPrefillIndices(None, backend)
+    updater.update(REQUESTS, 12, prefill_wrapper_paged=wrapper(), use_ragged=False)
+    assert backend.calls == [("plan", 3), ("extend", [99] * 4, 3)]
+
+
+def test_an_extend_with_keys_of_its_own_is_not_placed(overlay: Import) -> None:
+    backend = Backend()
+    updater = overlay("indices").CompactPrefillIndices(None, backend)
+    updater.update(REQUESTS, 12, prefill_wrapper_paged=wrapper(), use_ragged=True)
+    assert backend.calls == [("plan", 3), "nothing"]
+
+
+def test_lengths_that_were_planned_on_the_host_reach_the_wrapper(overlay: Import) -> None:
+    backend = Backend()
+    updater = overlay("indices").CompactPrefillIndices(None, backend)
+    plan = {"kv_indptr_cpu": torch.tensor([0, 5, 9, 20], dtype=torch.int32)}
+    updater.update(
+        REQUESTS,
+        prefill_wrapper_paged=wrapper(),
+        use_ragged=False,
+        fast_verify_plan_kwargs=plan,
+    )
+    assert backend.calls[-1] == ("extend", [0, 5, 9, 20], 3)
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_what_upstream_can_not_plan_is_not_placed(overlay: Import, kind: str) -> None:
+    backend, indices = Backend(), overlay("indices")
+    with pytest.raises(RuntimeError, match="larger than the pool of requests"):
+        if kind == "decode":
+            updater = indices.CompactDecodeIndices(None, backend)
+            updater.update(REQUESTS, decode_wrapper=wrapper(), fails=True)
+        else:
+            updater = indices.CompactPrefillIndices(None, backend)
+            updater.update(REQUESTS, prefill_wrapper_paged=wrapper(), use_ragged=False, fails=True)
+    assert backend.calls == []

@@ -1,0 +1,40 @@
+"""Stand-ins for the parts of sglang that the overlay leans on, for a machine without it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+# What sglang's runtime context answers; tests may change it.
+CONTEXT = {
+    "get_disagg": SimpleNamespace(enable_pdmux=False),
+    "get_exec": SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=SimpleNamespace())),
+    "get_memory": SimpleNamespace(enable_unified_memory=False),
+    "get_observability": SimpleNamespace(enable_metrics=False),
+    "get_parallel": SimpleNamespace(attn_dcp_size=1, tp_rank=0, pp_rank=0),
+    "get_spec": SimpleNamespace(speculative_eagle_topk=None),
+}
+CONTEXT["get_exec"].graph.cuda_graph_config.prefill = SimpleNamespace(backend="breakable")
+
+
+class IndicesUpdater:
+    """Plans a step by noting it, or fails to."""
+
+    def __init__(self, runner: Any, attn_backend: Any) -> None:
+        self.attn_backend = attn_backend
+
+    def update(self, batch: Any, *arguments: Any, **options: Any) -> None:
+        if options.get("fails"):
+            raise RuntimeError("the batch is larger than the pool of requests")
+        self.attn_backend.calls.append(("plan", len(batch)))
+
+
+MODULES: dict[str, dict[str, Any]] = {
+    "sglang.srt.runtime_context": {
+        name: lambda answer=answer: answer for name, answer in CONTEXT.items()
+    },
+    "sglang.srt.layers.attention.flashinfer_mla_backend": {
+        "FlashInferMLAIndicesUpdaterDecode": IndicesUpdater,
+        "FlashInferMLAIndicesUpdaterPrefill": IndicesUpdater,
+    },
+}

@@ -1,0 +1,185 @@
+"""Write what the results of GPU runs say into docs/support.md.
+
+Between `<!-- machines -->` or `<!-- kit -->` and its closing mark stands a table that is written
+anew. In the other tables, a row whose tests did not run yet gets " (not run yet)" after its status,
+and loses it when all of them passed.
+
+usage: python -m tests.gpu.report [--check]
+  --check   only tell what would change, and which rows name a test that did not pass
+exit: 0 nothing to say; 1 --check found a difference, or a row names a test that did not pass;
+      2 usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "support.md"
+RESULTS = Path(__file__).with_name("results")
+PENDING = " (not run yet)"
+NOTHING = "*Not run yet.*"
+# A test under tests/, with the parameters of one case or without.
+TEST = re.compile(r"`([\w/]+\.py::\w+(?:\[[^`]*\])?)`")
+# Named by one word: a case of upstream's kit, a refusal of tests/backend/test_support.py.
+NAMED = re.compile(r"`(kit|refusal): ([^`]+)`")
+OURS = ("gather, FP8", "direct, FP8")
+
+Kit = dict[str, dict[str, dict[str, str]]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the document: what, its status, and the cell that names tests."""
+
+    what: str
+    status: str
+    evidence: str
+
+    @property
+    def tests(self) -> list[str]:
+        return TEST.findall(self.evidence)
+
+    @property
+    def refusals(self) -> list[str]:
+        return [name for kind, name in NAMED.findall(self.evidence) if kind == "refusal"]
+
+    @property
+    def kit_cases(self) -> list[str]:
+        return [name for kind, name in NAMED.findall(self.evidence) if kind == "kit"]
+
+    def __str__(self) -> str:
+        return f"| {self.what} | {self.status} | {self.evidence} |"
+
+
+def rows(text: str) -> list[Row]:
+    """The rows with three cells, without heads and rulers."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [Row(*cell) for cell in cells if len(cell) == 3 and cell[1] != "status"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Outcomes on all machines.
+
+    Attributes:
+        machines: machine -> test -> "passed", "failed" or "skipped".
+        kit: upstream's cases, from upstream-kit.json.
+    """
+
+    machines: dict[str, dict[str, str]]
+    kit: Kit
+
+    @classmethod
+    def load(cls, folder: Path = RESULTS) -> Results:
+        kit = folder / "upstream-kit.json"
+        return cls(
+            {path.stem: dict(_outcomes(path)) for path in sorted(folder.glob("*.xml"))},
+            json.loads(kit.read_text()) if kit.exists() else {},
+        )
+
+    def of(self, row: Row) -> set[str]:
+        """Outcomes of what a row names: of each test that needs a GPU, and of each kit case."""
+        named = [self._test(test) for test in row.tests if test.startswith("gpu/")]
+        return set().union(*named, *(self._kit(case) for case in row.kit_cases))
+
+    def _test(self, test: str) -> set[str]:
+        """Of one case, or of all cases of a test; what one machine skips counts where it ran."""
+        ended: dict[str, set[str]] = {}
+        for outcomes in self.machines.values():
+            for name, outcome in outcomes.items():
+                if test in (name, name.partition("[")[0]):
+                    ended.setdefault(name, set()).add(outcome)
+        return set().union(*(ends - {"skipped"} or ends for ends in ended.values())) or {"not run"}
+
+    def _kit(self, case: str) -> set[str]:
+        variants = self.kit.get(case, {})
+        return {variants[name]["outcome"] if name in variants else "not run" for name in OURS}
+
+
+def _outcomes(path: Path) -> Iterator[tuple[str, str]]:
+    for case in ElementTree.parse(path).iter("testcase"):
+        kinds = {child.tag for child in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "passed"
+        file = case.attrib["classname"].removeprefix("tests.").replace(".", "/")
+        name = f"{file}.py::{case.attrib['name']}"
+        yield name, "skipped" if "skipped" in kinds else outcome
+
+
+def render(text: str, results: Results) -> str:
+    """The document with its tables and marks as the results have them."""
+    for row in rows(text):
+        text = text.replace(str(row), str(marked(row, results.of(row))))
+    text = _between(text, "machines", machines(results))
+    return _between(text, "kit", kit(results.kit))
+
+
+def _between(text: str, name: str, table: str) -> str:
+    before, mark, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    return f"{before}{mark}{table}\n{end}{after}"
+
+
+def marked(row: Row, outcomes: set[str]) -> Row:
+    status = row.status.removesuffix(PENDING)
+    return replace(row, status=status + PENDING if "not run" in outcomes else status)
+
+
+def machines(results: Results) -> str:
+    lines = ["| machine and sglang | passed | failed | skipped |", "|---|---|---|---|"]
+    for machine, outcomes in results.machines.items():
+        found = list(outcomes.values())
+        counts = [str(found.count(outcome)) for outcome in ("passed", "failed", "skipped")]
+        lines.append(f"| {machine} | {' | '.join(counts)} |")
+    return "\n".join(lines) if results.machines else NOTHING
+
+
+def kit(outcomes: Kit) -> str:
+    if not outcomes:
+        return NOTHING
+    variants = list(next(iter(outcomes.values())))
+    lines = [f"| case | {' | '.join(variants)} |", "|---" * (len(variants) + 1) + "|"]
+    for case, ended in outcomes.items():
+        lines.append(f"| {case} | {' | '.join(_cell(ended[name]) for name in variants)} |")
+    return "\n".join(lines)
+
+
+def _cell(ended: dict[str, str]) -> str:
+    """The outcome, and of an error its type: messages hold addresses and figures."""
+    kind = ended["error"].partition(":")[0]
+    return f"{ended['outcome']}: {kind}" if ended["outcome"] == "failed" else ended["outcome"]
+
+
+def unproven(text: str, results: Results) -> list[str]:
+    """Rows that name something that ran and did not pass."""
+    return [row.what for row in rows(text) if results.of(row) - {"passed", "not run"}]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args(arguments).check
+    text, results = DOCUMENT.read_text(), Results.load()
+    wanted, failed = render(text, results), unproven(text, results)
+    if not check:
+        DOCUMENT.write_text(wanted)
+    elif wanted != text:
+        print(f"{DOCUMENT.name} differs from the results: run python -m tests.gpu.report")
+    for what in failed:
+        print(f"{DOCUMENT.name}: the row {what!r} names a test that did not pass")
+    return 1 if failed or (check and wanted != text) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
