@@ -22,8 +22,8 @@ direct: Any = load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
 SM_SCALE = 192**-0.5
 ROWS = 1 << 14
 QUIET_NAN = 0x7F
-# Root mean square, relative: rounding the ideal output to bfloat16 alone gives 0.8e-3 or more.
-TOLERANCE = 1.3e-3
+# Errors are root mean squares, measured by what rounding the ideal output once would cost.
+TOLERANCE = 1.05
 CARD = torch.cuda.get_device_capability()
 LENGTHS = [0, 1, 37, 8192, 300, 64]
 
@@ -115,8 +115,9 @@ def assert_close(result: tuple[torch.Tensor, torch.Tensor], step: Step) -> None:
     out, lse = result
     ideal, ideal_lse = reference(step)
     error = (out.double() - ideal).flatten(1).norm(dim=1)
-    scale = ideal.flatten(1).norm(dim=1)
-    assert bool((error <= TOLERANCE * scale).all()), f"errors {error / scale}"
+    rounding = (ideal.to(out.dtype).double() - ideal).flatten(1).norm(dim=1)
+    limit = TOLERANCE * rounding + 1e-5 * ideal.flatten(1).norm(dim=1)
+    assert bool((error <= limit).all()), f"errors {error.tolist()}, limits {limit.tolist()}"
     torch.testing.assert_close(lse.double(), ideal_lse, atol=1e-4, rtol=1e-6)
 
 
@@ -170,7 +171,7 @@ def test_every_code_is_decoded_as_the_cast_does(dtype: torch.dtype) -> None:
 
 
 def test_replays_give_the_same_bits_and_follow_new_lengths() -> None:
-    """Layers in a row share partial results, and one launch overlaps the next."""
+    """Layers in a row share partial results."""
     step = make_step(LENGTHS, [1] * len(LENGTHS), 16)
     space = planned(step)
     layers = [results(step) for _ in range(24)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import pytest
@@ -123,6 +123,17 @@ def test_split_ranges_are_merged_with_their_weights() -> None:
     assert splits[0] >= 8 and splits[-1] == 1
     assert int(workspace.item_count) == sum(splits) <= workspace.items.shape[0]
     assert_close(run(step, config=config), step)
+
+
+def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(direct.ALONE, 80, {16: direct.Config(16, 32, 4, 3, None, 4, shortest=32)})
+    step = make_step([300, 40], [1, 1], 16)
+    workspace = direct.make_workspace(16, 2, torch.device("cpu"))
+    direct.plan(workspace, step.offsets([300]))
+    assert int(workspace.item_count) == 10 <= workspace.items.shape[0]
+    one = replace(step, query=step.query[:1], lengths=[300], tokens=[1])
+    assert_close(run(one), one)
+    assert_close(run(step), step)
 
 
 def test_merge_needs_several_rounds() -> None:

@@ -55,7 +55,7 @@ class Config:
 # From what compiles without spills within each card's shared memory; see tests/kernels.
 # sm_86, sm_89 and sm_120 have 99 KiB: a tile of 64 rows would leave 16 tokens a tile.
 # sm_80 has 163 KiB and no e4m3 conversion: 64 tokens a tile hide the longer decode.
-# sm_90: wgmma takes 64 tokens or a multiple; 16 rows leave room for two blocks on an SM.
+# sm_90: the fastest of those timed on an H200; a tile of 64 rows makes Triton use wgmma.
 # sm_100 has no wgmma; its shared memory is that of sm_90.
 _SMALL = {
     16: Config(16, 32, 4, 5, None, 1),
@@ -69,26 +69,25 @@ CONFIGS: dict[int, dict[int, Config]] = {
     80: {16: Config(16, 64, 8, 3, None, 1), 32: Config(32, 64, 8, 3, None, 1)},
     86: _SMALL,
     89: _SMALL,
-    90: {
-        16: Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
-        32: Config(32, 128, 8, 1, None, 1, wgmma=True),
-        64: Config(64, 64, 8, 1, None, 1, wgmma=True),
-    },
+    90: {**_LARGE, 64: Config(64, 64, 8, 3, None, 1)},
     100: _LARGE,
     120: _SMALL,
 }
+# What a batch of one request takes instead.
+ALONE: dict[int, dict[int, Config]] = {
+    90: {16: Config(16, 64, 8, 3, None, 1), 32: Config(32, 64, 4, 2, None, 2)},
+}
 
 
-def configure(capability: tuple[int, int], rows: int) -> Config:
+def configure(capability: tuple[int, int], rows: int, *, alone: bool = False) -> Config:
     """The configuration for `rows` query rows a request (heads times tokens).
 
-    An unknown card takes the entry of the closest older one, which needs nothing it lacks.
+    alone: for a batch of one request. An unknown card takes the entry of the closest older one,
+    which needs nothing it lacks.
     """
     number = capability[0] * 10 + capability[1]
-    if number == 90 and attend_splits_wgmma is None:
-        number = 100
-    known = [card for card in CONFIGS if card <= number]
-    table = CONFIGS[max(known)] if known else _SMALL
+    card = max((known for known in CONFIGS if known <= number), default=86)
+    table = ALONE.get(card, CONFIGS[card]) if alone else CONFIGS[card]
     return next((table[height] for height in sorted(table) if height >= rows), table[max(table)])
 
 
@@ -120,8 +119,9 @@ class Workspace:
     heads: int
     group: int
     ragged: bool
-    wave: int
     config: Config
+    alone: Config
+    processors: int
     capability: tuple[int, int] | None
     items: torch.Tensor
     item_count: torch.Tensor
@@ -134,6 +134,11 @@ class Workspace:
         """Bytes of device memory held."""
         tensors = (self.items, self.token_splits, self.partial, self.partial_lse)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def launch(self, requests: int) -> tuple[Config, int]:
+        """How to run a batch of `requests`, and how many items run at once."""
+        config = self.alone if requests == 1 and not self.ragged else self.config
+        return config, _wave(config, self.group * self.heads, self.processors)
 
 
 def make_workspace(
@@ -151,13 +156,14 @@ def make_workspace(
     """
     capability, processors = _card(device)
     rows = heads * (q_per_request or max_tokens)
+    alone = config or configure(capability or (8, 0), rows, alone=True)
     config = config or configure(capability or (8, 0), rows)
     group = q_per_request or max(1, config.rows // heads)
-    wave = max(1, processors * config.blocks // triton.cdiv(group * heads, config.rows))
     groups = max_tokens if q_per_request is None else triton.cdiv(max_tokens, group)
+    waves = [_wave(one, group * heads, processors) for one in (config, alone)]
     # A range is cut only if it exceeds an even share of the wave, so cut ranges have fewer
     # than two parts for each share.
-    parts = min(2 * wave, wave + groups)
+    parts = max(min(2 * wave, wave + groups) for wave in waves)
 
     def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -166,15 +172,21 @@ def make_workspace(
         heads=heads,
         group=group,
         ragged=q_per_request is None,
-        wave=wave,
         config=config,
+        alone=alone,
+        processors=processors,
         capability=capability,
-        items=empty(wave + groups, ITEM_FIELDS),
+        items=empty(max(waves) + groups, ITEM_FIELDS),
         item_count=empty(1),
         token_splits=empty(max_tokens, TOKEN_FIELDS),
         partial=empty(parts, group * heads, NOPE, dtype=torch.float32),
         partial_lse=empty(parts, group * heads, dtype=torch.float32),
     )
+
+
+def _wave(config: Config, rows: int, processors: int) -> int:
+    """Items of `rows` query rows that run at once."""
+    return max(1, processors * config.blocks // triton.cdiv(rows, config.rows))
 
 
 def _card(device: torch.device) -> tuple[tuple[int, int] | None, int]:
@@ -198,6 +210,7 @@ def plan(
             f"qo_indptr is {'given' if qo_indptr is not None else 'missing'}: give it for a "
             "workspace made with q_per_request=None, and only then"
         )
+    config, wave = workspace.launch(requests)
     plan_splits[(requests,)](
         kv_indptr,
         qo_indptr,
@@ -205,11 +218,11 @@ def plan(
         workspace.item_count,
         workspace.token_splits,
         requests,
-        workspace.wave,
-        workspace.config.shortest,
+        wave,
+        config.shortest,
         GROUP=workspace.group,
         RAGGED=workspace.ragged,
-        TOKENS=workspace.config.tokens,
+        TOKENS=config.tokens,
         BLOCK=PLAN_BLOCK,
     )
 
@@ -237,21 +250,17 @@ def attend(
     """
     tokens, heads, _ = q_nope.shape
     _check(q_nope, q_rope, key_buffer, workspace, out)
-    config = workspace.config
     groups = tokens if workspace.ragged else tokens // workspace.group
+    config, wave = workspace.launch(groups)
     tiles = triton.cdiv(workspace.group * heads, config.rows)
     lse_or_any = workspace.partial_lse if lse is None else lse
-    # The merge starts while the attention runs, and waits for its end by itself.
-    overlapped = workspace.capability is not None and workspace.capability >= (9, 0)
     shared: dict[str, Any] = {
         "HEADS": heads,
         "GROUP": workspace.group,
         "WRITE_LSE": lse is not None,
-        "PDL": overlapped,
-        **({"launch_pdl": True} if overlapped else {}),
     }
     kernel = attend_splits_wgmma if config.wgmma else attend_splits
-    kernel[(tiles, workspace.wave + groups)](
+    kernel[(tiles, wave + groups)](
         q_nope,
         q_rope,
         key_buffer.view(torch.uint8),

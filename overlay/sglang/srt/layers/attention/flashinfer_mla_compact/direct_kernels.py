@@ -9,7 +9,6 @@ The probabilities keep eleven bits of mantissa, three more than in bfloat16.
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # Triton moves a layout change across a conversion that it can see through, and then converts each
 # tile twice, byte by byte. It leaves assembly marked as impure where it stands.
@@ -135,12 +134,8 @@ def attend_splits(
     TOKENS: tl.constexpr,
     CODEC: tl.constexpr,
     WRITE_LSE: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
     tile = tl.program_id(0)
     index = tl.program_id(1)
     if index >= tl.load(item_count):

@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
 
 # An item is one split of one group of query tokens: first token, tokens, first slot, begin and
 # end of the split, KV length that the last token sees, partial result (-1: none), zero.
@@ -25,11 +24,8 @@ def merge_splits(
     COLUMNS: tl.constexpr,
     ROUND: tl.constexpr,
     WRITE_LSE: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     """One program: COLUMNS columns of one head of one token, ROUND splits at a time."""
-    if PDL:  # before the return too: what follows may start once this kernel is done
-        gdc_wait()
     token = tl.program_id(0)
     head = tl.program_id(1)
     entry = token_splits + token * 4

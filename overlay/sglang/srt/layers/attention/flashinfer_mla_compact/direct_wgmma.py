@@ -15,7 +15,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @gluon.constexpr_function
@@ -148,7 +147,6 @@ def attend_splits_wgmma(
     TOKENS: gl.constexpr,
     CODEC: gl.constexpr,
     WRITE_LSE: gl.constexpr,
-    PDL: gl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -167,9 +165,6 @@ def attend_splits_wgmma(
     HALVES: gl.constexpr = gl.NVMMASharedLayout(128, 16)
     WEIGHTS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TOKENS, ROWS], gl.float16)
 
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
     tile = gl.program_id(0)
     index = gl.program_id(1)
     item = items + index * 8
