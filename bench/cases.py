@@ -108,11 +108,15 @@ class Case:
         every = self.block_table().long()[:, :, None] * PAGE + inner
         return every.flatten(1)[:, : self.spot.load.context].flatten()
 
-    def error(self, out: torch.Tensor, slots: torch.Tensor) -> float:
-        """Relative root-mean-square error of layer 0 against float64, over some requests."""
+    def error(self, out: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> float:
+        """Relative root-mean-square error against float64, over some requests.
+
+        Args:
+            out: attention over `slots` of a layer.
+            rows: that layer's, in FP8.
+        """
         batch, context = self.spot.load.batch, self.spot.load.context
         chosen = random.Random(0).sample(range(batch), min(batch, CHECKED_REQUESTS))
-        rows = self.pools.layer(self.pools.fp8, 0, 1)
         ideal = []
         for request in chosen:
             own = slots[request * context : (request + 1) * context].long()
@@ -130,10 +134,17 @@ def layers_for(bytes_a_layer: int, l2_bytes: int) -> int:
 
 @dataclass
 class Timed:
-    """A captured strategy: replay one graph of `layers` calls."""
+    """A captured strategy: replay one graph of `layers` calls.
+
+    Attributes:
+        call: what was captured. A graph holds addresses only: this keeps the tensors.
+        out: what the last call returned, written again by each replay.
+    """
 
     graph: torch.cuda.CUDAGraph
     layers: int
+    call: Callable[[int], torch.Tensor]
+    out: torch.Tensor
 
     def microseconds(self) -> float:
         """Time a layer of one replay, launched while another keeps the device busy."""
@@ -151,13 +162,13 @@ def timed(work: Callable[[], object]) -> float:
     return float(start.elapsed_time(end)) * 1e3
 
 
-def capture(call: Callable[[int], object], layers: int) -> Timed:
+def capture(call: Callable[[int], torch.Tensor], layers: int) -> Timed:
     """Record `call(0) .. call(layers - 1)`, which must have run once, and replay it twice."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for number in range(layers):
-            call(number)
-    timed = Timed(graph, layers)
+            out = call(number)
+    timed = Timed(graph, layers, call, out)
     for _ in range(2):
         graph.replay()
     torch.cuda.synchronize()

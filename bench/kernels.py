@@ -1,12 +1,13 @@
 """Time one layer's decode attention, each strategy against BF16 KV and the byte floor.
 
   python -m bench.kernels --out FILE                   measure the default points
-  python -m bench.kernels --out FILE --sweep --points 16:64x4096 --strategies bf16-fa3 direct
+  python -m bench.kernels --out FILE --points 16:64x4096 --strategies bf16-fa3 direct:16/64/8/3/-/1
 
-A point is HEADS:BATCHxTOKENS. First each strategy's output is compared with float64, then graphs
-of enough layers to read four times the L2 are replayed by turns. FILE gains one record a point,
-at once; a point measured again replaces its record. A strategy that fails is listed with its
-reason, and the others go on.
+A point is HEADS:BATCHxTOKENS. Graphs of enough layers to read four times the L2 are replayed by
+turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
+a point measured again replaces the figures of the strategies that were measured again. A strategy
+that fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is the
+direct kernel with these fields of its Config, "-" for None and "w" for True.
 
 exit status: 0 done; 1 no strategy of some point ran, or the device stopped answering; 2 usage;
 124 out of time (--seconds), run the points that are missing again.
@@ -29,7 +30,7 @@ from typing import Any
 import torch
 
 from bench.cases import WIDTH, Case, Pools, Spot, Timed, capture, layers_for, timed
-from bench.strategies import STRATEGIES, Strategy, sweep
+from bench.strategies import STRATEGIES, Strategy, parse
 from bench.worker import host
 
 POINTS = [
@@ -50,7 +51,6 @@ class Settings:
     """What a run needs beside its points."""
 
     strategies: dict[str, Strategy]
-    with_sweep: bool
     repeats: int
     pools: Pools
     l2_bytes: int
@@ -81,10 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--points", nargs="+", default=POINTS, metavar="HEADS:BATCHxTOKENS")
     parser.add_argument(
-        "--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES)
-    )
-    parser.add_argument(
-        "--sweep", action="store_true", help="also the direct kernel in other configurations"
+        "--strategies",
+        nargs="+",
+        type=_named,
+        default=list(STRATEGIES.items()),
+        metavar="NAME",
+        help=f"of {', '.join(STRATEGIES)}, direct:ROWS/TOKENS/...; default: all that have a name",
     )
     parser.add_argument("--repeats", type=int, default=5, help="replays of each graph, by turns")
     parser.add_argument("--pool", type=int, default=495_552, help="rows of a layer's pool")
@@ -93,13 +95,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _named(text: str) -> tuple[str, Strategy]:
+    try:
+        return text, parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
 def _measure_all(chosen: argparse.Namespace, spots: list[Spot]) -> int:
     started = time.monotonic()
     device = torch.device("cuda", torch.cuda.current_device())
     copy_rate = copy_bytes_per_second(device)
     settings = Settings(
-        strategies={name: STRATEGIES[name] for name in chosen.strategies},
-        with_sweep=chosen.sweep,
+        strategies=dict(chosen.strategies),
         repeats=chosen.repeats,
         pools=Pools(chosen.pool, chosen.copies, device),
         l2_bytes=torch.cuda.get_device_properties(device).L2_cache_size,
@@ -129,17 +137,16 @@ def copy_bytes_per_second(device: torch.device) -> float:
 def measure(spot: Spot, settings: Settings) -> dict[str, Any]:
     """The record of one point."""
     case = Case(spot, settings.pools)
-    strategies = dict(settings.strategies)
-    if settings.with_sweep:
-        strategies |= sweep(spot.heads)
-    entries: dict[str, dict[str, Any]] = {name: {} for name in strategies}
+    entries: dict[str, dict[str, Any]] = {name: {} for name in settings.strategies}
     graphs: dict[str, Timed] = {}
-    for name, strategy in strategies.items():
+    for name, strategy in settings.strategies.items():
         with _noting_failure(entries[name], f"{spot} {name}"):
             graphs[name] = _prepare(strategy, case, settings, entries[name])
     for _ in range(settings.repeats):
         for name, one in graphs.items():
             entries[name].setdefault("us", []).append(round(one.microseconds(), 3))
+    for name, one in graphs.items():
+        entries[name]["error"] = _error(settings.strategies[name], case, one)
     graphs.clear()
     gc.collect()
     torch.cuda.empty_cache()
@@ -172,17 +179,23 @@ def _prepare(strategy: Strategy, case: Case, settings: Settings, entry: dict[str
     whole = pools.bf16 if strategy.wide else pools.fp8
     attend = strategy.prepare(case)
 
-    def call(number: int) -> object:
+    def call(number: int) -> torch.Tensor:
         return attend(pools.layer(whole, number, layers))
 
-    out = attend(pools.layer(whole, 0, layers))
+    call(0)
     torch.cuda.synchronize()
-    if out.shape == case.out.shape:
-        slots = case.paged_slots() if strategy.paged else case.slots
-        entry["error"] = case.error(out, slots)
     entry["layers"] = layers
     entry["bytes_in_play"] = layers * strategy.bytes_a_layer(case)
     return capture(call, layers)
+
+
+def _error(strategy: Strategy, case: Case, one: Timed) -> float | None:
+    """Of the last layer of a replay; None for a strategy that does not attend."""
+    one.graph.replay()
+    if one.out.shape != case.out.shape:
+        return None
+    rows = case.pools.layer(case.pools.fp8, one.layers - 1, one.layers)
+    return case.error(one.out, case.paged_slots() if strategy.paged else case.slots, rows)
 
 
 def median_ratio(one: dict[str, Any], other: dict[str, Any]) -> float | None:
@@ -225,9 +238,11 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _save(path: Path, record: dict[str, Any]) -> None:
-    """Add or replace the point's record; a reader never sees half a file."""
+    """Add the point's record, or its strategies to the one there; never leaves half a file."""
     records = json.loads(path.read_text())["points"] if path.exists() else []
+    same = [old["strategies"] for old in records if old["point"] == record["point"]]
     kept = [old for old in records if old["point"] != record["point"]]
+    record = {**record, "strategies": {**(same[0] if same else {}), **record["strategies"]}}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     beside.write_text(json.dumps({"points": [*kept, record]}, indent=1) + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from bench.cases import NOPE, PAGE, SM_SCALE, WIDTH, Case
 from bench.overlay import load
 
 Attention = Callable[[torch.Tensor], torch.Tensor]
+FIELDS = {"-": None, "w": True}  # of a Config, beside whole numbers
 WORKSPACE_BYTES = 256 << 20
 SGLANG_SPLITS = 8  # sglang's default of --triton-attention-num-kv-splits
 
@@ -150,6 +150,13 @@ def _portable(kernel: Any, heads: int) -> Any:
     return replace(kernel.configure((12, 0), heads), blocks=2)
 
 
+def _wgmma(kernel: Any, heads: int) -> Any:
+    """Hopper's own kernel."""
+    height = next((rows for rows in (16, 32) if rows >= heads), 64)
+    tokens, warps, blocks = {16: (64, 4, 2), 32: (128, 8, 1), 64: (64, 8, 1)}[height]
+    return kernel.Config(height, tokens, warps, 1, None, blocks, 64, wgmma=True)
+
+
 def _native_fp8(case: Case) -> Attention:
     return _flashinfer(case, "fa3", case.slots, torch.float8_e4m3fn)
 
@@ -229,50 +236,25 @@ STRATEGIES = {
     "gather-alone": Strategy(_gather_alone),
     "direct": direct(),
     "direct-portable": direct(_portable),
+    "direct-wgmma": direct(_wgmma),
     "flashinfer-fp8": Strategy(_native_fp8),
     "sglang-triton": Strategy(_sglang_triton),
     "flashmla": Strategy(_flashmla, paged=True),
 }
 
-# Fields of the direct kernel's Config, by the rows that `--sweep` tries them for.
-SWEEP: dict[int, list[tuple[int | None, ...]]] = {
-    16: [
-        (16, 64, 4, 1, None, 2, 64, True),
-        (16, 64, 4, 1, None, 2, 128, True),
-        (16, 64, 4, 1, None, 2, 256, True),
-        (16, 128, 8, 1, None, 1, 128, True),
-        (16, 128, 8, 1, None, 1, 256, True),
-        (16, 32, 4, 3, 168, 3, 128),
-        (16, 64, 8, 3, None, 1, 128),
-    ],
-    32: [
-        (32, 128, 8, 1, None, 1, 128, True),
-        (32, 64, 8, 1, None, 1, 64, True),
-        (16, 64, 4, 1, None, 2, 64, True),
-        (32, 64, 4, 2, None, 2, 128),
-    ],
-    64: [
-        (64, 64, 8, 1, None, 1, 64, True),
-        (64, 64, 8, 1, None, 1, 256, True),
-        (32, 128, 8, 1, None, 1, 128, True),
-        (32, 64, 8, 1, None, 1, 64, True),
-        (16, 64, 4, 1, None, 2, 64, True),
-        (64, 64, 8, 3, None, 1, 128),
-        (32, 64, 4, 2, None, 2, 128),
-    ],
-}
 
+def parse(text: str) -> Strategy:
+    """A strategy by its name, or the direct kernel as "direct:16/32/4/5/-/2" says.
 
-def sweep(heads: int) -> dict[str, Strategy]:
-    """The direct kernel in every configuration worth a try for this number of heads."""
-    height = next((rows for rows in sorted(SWEEP) if rows >= heads), max(SWEEP))
-    return {
-        "direct " + "/".join(str(field or "-") for field in settings): direct(
-            partial(_configured, settings)
-        )
-        for settings in SWEEP[height]
-    }
-
-
-def _configured(settings: tuple[int | None, ...], kernel: Any, heads: int) -> Any:
-    return kernel.Config(*settings)
+    Raises:
+        ValueError: neither.
+    """
+    name, _, fields = text.partition(":")
+    try:
+        if name != "direct" or not fields:
+            return STRATEGIES[text]
+        settings = [FIELDS[field] if field in FIELDS else int(field) for field in fields.split("/")]
+    except (KeyError, ValueError):
+        known = ", ".join(STRATEGIES)
+        raise ValueError(f"{text!r} is no strategy: use one of {known}, direct:16/64/...") from None
+    return direct(lambda kernel, heads: kernel.Config(*settings))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from bench import kernels
+from bench import kernels, strategies
 from bench.cases import Case, Pools, Spot, layers_for
 
 ROWS = 512
@@ -47,8 +48,9 @@ def test_error_is_small_for_the_right_rows_and_large_for_others(pools: Pools) ->
     own = torch.arange(200) // 100 == torch.arange(2)[:, None]
     weights = scores.masked_fill(~own[:, None], -torch.inf).softmax(-1)
     out = weights @ pools.fp8[case.slots.long(), 0, :512].float()
-    assert case.error(out, case.slots) < 1e-5
-    assert case.error(out, case.slots.flip(0)) > 0.5
+    assert case.error(out, case.slots, pools.fp8[:ROWS]) < 1e-5
+    assert case.error(out, case.slots.flip(0), pools.fp8[:ROWS]) > 0.5
+    assert case.error(out, case.slots, pools.fp8[ROWS:]) > 0.5
 
 
 def test_paged_slots_follow_the_block_table(pools: Pools) -> None:
@@ -64,13 +66,39 @@ def test_ratios_pair_replays_of_the_same_turn() -> None:
     assert kernels.median_ratio({"us": [2.0]}, {"failed": "no such kernel"}) is None
 
 
-def test_a_point_measured_again_replaces_its_record(tmp_path: Path) -> None:
+def test_a_strategy_measured_again_replaces_its_figures_alone(tmp_path: Path) -> None:
     path = tmp_path / "kernels.json"
-    for point, value in (("a", 1), ("b", 2), ("a", 3)):
-        record: dict[str, Any] = {"point": point, "value": value}
+    for point, measured in (("a", {"x": 1, "y": 1}), ("b", {"x": 2}), ("a", {"x": 3, "z": 3})):
+        record: dict[str, Any] = {"point": point, "strategies": measured}
         kernels._save(path, record)
-    found = {entry["point"]: entry["value"] for entry in json.loads(path.read_text())["points"]}
-    assert found == {"a": 3, "b": 2}
+    points = json.loads(path.read_text())["points"]
+    found = {entry["point"]: entry["strategies"] for entry in points}
+    assert found == {"a": {"x": 3, "y": 1, "z": 3}, "b": {"x": 2}}
+
+
+def test_a_configuration_of_the_direct_kernel_is_a_strategy(
+    monkeypatch: pytest.MonkeyPatch, pools: Pools
+) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    def config(*fields: Any) -> None:
+        made.append(fields)
+        raise LookupError
+
+    monkeypatch.setattr(strategies, "_direct_module", lambda: SimpleNamespace(Config=config))
+    with pytest.raises(LookupError):
+        strategies.parse("direct:16/64/8/3/-/1/64/w").prepare(Case(Spot.parse("8:2x100"), pools))
+    assert made == [(16, 64, 8, 3, None, 1, 64, True)]
+
+
+@pytest.mark.parametrize("text", ["fa4", "direct:", "direct:16/x", "stock:16"])
+def test_an_unknown_strategy_is_a_usage_error(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        kernels.main(["--out", "x.json", "--strategies", text])
+    assert stopped.value.code == 2
+    assert f"{text!r} is no strategy" in capsys.readouterr().err
 
 
 def test_usage_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:
