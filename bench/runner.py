@@ -17,9 +17,10 @@ from bench.loads import Load, Requests, requests
 from bench.lookup import read_task
 from bench.results import Results, record
 from bench.setups import Engine, Setup
-from bench.worker import Launch
+from bench.worker import Launch, Trace
 from bench.worker import run as serve
 
+TRACE_TOKENS = 8
 GRACE_SECONDS = 60.0  # an engine waits until its device memory is given back
 
 
@@ -38,6 +39,7 @@ class Plan:
         tokens: tokens to generate.
         interleave: all engines at once, measured by turns.
         logs: folder for what the engines print.
+        trace: folder for a profiler trace of each engine, under the first load; None: no trace.
     """
 
     engine: Engine
@@ -47,6 +49,7 @@ class Plan:
     tokens: int
     interleave: bool
     logs: Path
+    trace: Path | None = None
 
     def about(self) -> dict[str, Any]:
         """What a results file says of the run; files of different runs are not mixed."""
@@ -92,7 +95,7 @@ class Worker:
             raise WorkerFailed(f"{self.setup.name}: {message['error']}; see {self._log}.")
         return message
 
-    def measure(self, asked: Requests) -> dict[str, Any]:
+    def measure(self, asked: Requests | Trace) -> dict[str, Any]:
         self._connection.send(asked)
         return self.receive()
 
@@ -124,6 +127,8 @@ def run(plan: Plan, results: Results) -> None:
             with _workers(plan, group, failures) as workers:
                 for load in missing:
                     _measure(plan, load, workers, results)
+                if plan.trace:
+                    _trace(plan, plan.trace, workers)
     if failures:
         raise WorkerFailed("\n".join(failures))
 
@@ -168,6 +173,13 @@ def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) ->
             runs = measured[name][1:] or measured[name]  # the first one warmed up
             results.records.append(record(name, load, worker.description, runs, asked.answers))
     results.save()
+
+
+def _trace(plan: Plan, folder: Path, workers: list[Worker]) -> None:
+    asked = requests(Path(plan.engine.model), plan.loads[0], TRACE_TOKENS)
+    for worker in workers:
+        _say(f"{worker.setup.name} {plan.loads[0]}: trace")
+        worker.measure(Trace(asked, folder))
 
 
 def _say(text: str) -> None:

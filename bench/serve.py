@@ -91,6 +91,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fraction", type=float, default=0.85, help="of free device memory")
     parser.add_argument("--logs", type=Path, help="folder for the engines' output")
     parser.add_argument(
+        "--trace",
+        type=Path,
+        help="folder for a profiler trace of each engine, under the first load",
+    )
+    parser.add_argument(
         "--option",
         action="append",
         default=[],
@@ -123,6 +128,7 @@ def plan_from(chosen: argparse.Namespace) -> Plan:
         tokens=chosen.tokens,
         interleave=chosen.interleave,
         logs=chosen.logs or chosen.out.parent / "logs",
+        trace=chosen.trace,
     )
 
 

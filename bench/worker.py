@@ -43,8 +43,16 @@ class Launch:
     probe_layer: int = 0
 
 
+@dataclass(frozen=True)
+class Trace:
+    """Requests to be answered under the profiler; the trace is written to `folder`."""
+
+    asked: Requests
+    folder: Path
+
+
 def run(launch: Launch, connection: Connection) -> None:
-    """Process entry: sends a description, then a measurement for each `Requests`.
+    """Process entry: sends a description, then an answer for each `Requests` or `Trace`.
 
     A failure is sent as {"error": sentence}; the log file has the details.
     """
@@ -54,7 +62,10 @@ def run(launch: Launch, connection: Connection) -> None:
         engine = _start(launch)
         connection.send(describe(engine))
         while (asked := connection.recv()) is not None:
-            connection.send(measure(engine, asked))
+            if isinstance(asked, Trace):
+                connection.send(record_trace(engine, asked, launch.setup.name))
+            else:
+                connection.send(measure(engine, asked))
     except EOFError:  # the parent is gone
         pass
     except Exception as failure:
@@ -125,6 +136,21 @@ def measure(engine: Any, asked: Requests) -> dict[str, Any]:
     )
     arrivals = ((time.perf_counter() - start, chunk) for chunk in chunks)
     return timings(arrivals, len(asked.prompts), asked.tokens)
+
+
+def record_trace(engine: Any, trace: Trace, name: str) -> dict[str, Any]:
+    """Answer once under the profiler of sglang; files in `folder` start with `name`."""
+    trace.folder.mkdir(parents=True, exist_ok=True)
+    engine.start_profile(
+        output_dir=str(trace.folder),
+        activities=["CPU", "GPU"],
+        with_stack=False,
+        record_shapes=False,
+        profile_prefix=name,
+    )
+    measured = measure(engine, trace.asked)
+    engine.stop_profile()
+    return measured
 
 
 def _sampling(tokens: int) -> dict[str, Any]:

@@ -56,6 +56,13 @@ def test_a_stopped_run_continues_with_what_it_lacks(model: Path) -> None:
     assert (kept["setup"], kept["load"]) in [(r["setup"], r["load"]) for r in records(model)]
 
 
+def test_each_engine_leaves_a_trace_where_one_is_asked_for(model: Path) -> None:
+    done = serve(*options(model, "stock", "compact"), "--trace", model / "traces")
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in (model / "traces").iterdir())
+    assert names == ["compact.trace.json", "stock.trace.json"]
+
+
 def test_results_of_other_options_are_not_mixed(model: Path) -> None:
     serve(*options(model, "stock"))
     before = (model / "out.json").read_text()

@@ -44,6 +44,12 @@ class Engine:
                 meta = {"finish_reason": reason}
                 yield {"index": index, "output_ids": tokens, "meta_info": meta}
 
+    def start_profile(self, **options: Any) -> None:
+        self.trace = Path(options["output_dir"], f"{options['profile_prefix']}.trace.json")
+
+    def stop_profile(self) -> None:
+        self.trace.write_text("{}")
+
     def flush_cache(self) -> SimpleNamespace:
         return SimpleNamespace(success=True)
 
