@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str] | None], A
     """Makes a watch; the process's counters start from nothing."""
     registry = prometheus.CollectorRegistry()
     counter = prometheus.Counter
-    monkeypatch.setattr(prometheus, "Counter", lambda *told: counter(*told, registry=registry))
+    monkeypatch.setattr(prometheus, "Counter", partial(counter, registry=registry))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(Event, "done", True)
     metrics.counters.cache_clear()
