@@ -29,9 +29,17 @@ class IndicesUpdater:
         self.attn_backend.calls.append(("plan", len(batch)))
 
 
+def get_buffer(name: str, allocate: Any, buffers: dict[str, Any] = {}) -> Any:  # noqa: B006
+    """The process's buffer of that name."""
+    if name not in buffers:
+        buffers[name] = allocate()
+    return buffers[name]
+
+
 MODULES: dict[str, dict[str, Any]] = {
     "sglang.srt.runtime_context": {
-        name: lambda answer=answer: answer for name, answer in CONTEXT.items()
+        "get_buffer": get_buffer,
+        **{name: lambda answer=answer: answer for name, answer in CONTEXT.items()},
     },
     "sglang.srt.layers.attention.flashinfer_mla_backend": {
         "FlashInferMLAIndicesUpdaterDecode": IndicesUpdater,

@@ -1,0 +1,146 @@
+"""The backend over a stand-in of upstream's, on kernels under Triton's interpreter."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from tests.backend import upstream_backend as stock
+from tests.backend.conftest import Import
+from tests.backend.upstream_backend import Batch
+
+# The interpreter itself does what numpy is about to forbid.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+ROWS, BOUND = 150, 64
+FEW = Batch([torch.tensor([9, 4, 77]), torch.tensor([4, 9, 30, 31, 2])])
+# Entries above the bound, distinct slots above it, too.
+MANY = Batch([torch.arange(140, 90, -1), torch.arange(30, 85), torch.tensor([7])])
+QUERY = torch.randn((16, stock.HEADS, 576), generator=torch.Generator().manual_seed(1)).bfloat16()
+
+
+class Pool:
+    """Two FP8 layers under the ids 3 and 7, as a hybrid model's pool maps them."""
+
+    size, page_size = ROWS - 1, 1
+
+    def __init__(self, seed: int = 0) -> None:
+        random = torch.Generator().manual_seed(seed)
+        rows = torch.randn((2, ROWS, 1, 576), generator=random).to(torch.float8_e4m3fn)
+        self.layers = dict(zip((3, 7), rows, strict=True))
+        self.reads: list[int] = []
+
+    def get_key_buffer(self, layer_id: int) -> Any:
+        self.reads.append(layer_id)
+        return self.layers[layer_id]
+
+
+@pytest.fixture
+def backend(overlay: Import, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module under test; its buffer holds the pool unless a test says otherwise."""
+    upstream = "sglang.srt.layers.attention.flashinfer_mla_backend"
+    for name, value in stock.CONTENTS.items():
+        monkeypatch.setattr(sys.modules[upstream], name, value, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (12, 0))
+    for variable in ("SGLANG_MLA_COMPACT_STRATEGY", "SGLANG_MLA_COMPACT_BUFFER_MIB"):
+        monkeypatch.delenv(variable, raising=False)
+    return overlay("backend")
+
+
+@pytest.fixture
+def bounded(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(backend.support, "capacity_rows", lambda *_: BOUND)
+    return backend
+
+
+def run(attention: Any, batch: Batch, plan: bool = True) -> list[torch.Tensor]:
+    """Both layers of a step."""
+    if plan:
+        attention.init_forward_metadata(batch)
+    query = QUERY[: sum(batch.new or [1] * len(batch.slots))]
+    forward = attention.forward_decode if batch.new is None else attention.forward_extend
+    return [forward(query, layer) for layer in (7, 3)]
+
+
+def expected(pool: Pool, batch: Batch) -> list[torch.Tensor]:
+    return run(stock.AttnBackend(stock.runner(pool)), batch)
+
+
+def assert_same(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    assert all(torch.equal(got, want) for got, want in zip(actual, wanted, strict=True))
+
+
+def assert_close(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    for got, want in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0.02, atol=0.02)
+
+
+EXTEND = Batch(FEW.slots, [2, 5])
+ALONE = Batch(FEW.slots[:1])
+IDLE = Batch([torch.tensor([0])] * 3)
+
+
+@pytest.mark.parametrize(
+    "batch", [FEW, MANY, ALONE, EXTEND, IDLE], ids=["few", "many", "alone", "extend", "idle"]
+)
+def test_a_step_equals_stock_and_leaves_the_pool_in_place(backend: Any, batch: Batch) -> None:
+    pool = Pool()
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    assert_same(run(attention, batch), expected(pool, batch))
+    assert attention._rows.count.item() == len(torch.cat(batch.slots).unique())
+    assert attention.token_to_kv_pool is pool
+
+
+def test_every_layer_of_every_step_asks_the_pool(backend: Any) -> None:
+    """A hierarchical cache waits there for a layer, a hybrid one maps its id."""
+    pool = Pool()
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    run(attention, FEW)
+    run(attention, FEW)
+    assert pool.reads == [7, 3, 7, 3]
+
+
+def test_a_pool_that_was_swapped_is_the_one_that_is_read(backend: Any) -> None:
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(Pool()))
+    run(attention, FEW)
+    attention.token_to_kv_pool = other = Pool(seed=1)
+    assert_same(run(attention, FEW), expected(other, FEW))
+
+
+def test_steps_that_are_planned_ahead_may_share_buffer_and_table(backend: Any) -> None:
+    """Draft steps: all are planned before the first runs, each with indices of its own."""
+    pool = Pool()
+    table = backend.SlotTable(ROWS, torch.device("cpu"))
+    steps = [
+        backend.FlashInferMLACompactAttnBackend(stock.runner(pool), True, table=table)
+        for _ in range(2)
+    ]
+    batches = [
+        FEW,
+        Batch([torch.cat([slots, torch.tensor([88 + slots[0]])]) for slots in FEW.slots]),
+    ]
+    for step, batch in zip(steps, batches, strict=True):
+        step.init_forward_metadata(batch)
+    for step, batch in zip(steps, batches, strict=True):
+        assert_same(run(step, batch, plan=False), expected(pool, batch))
+
+
+def test_a_bounded_buffer_leaves_every_decode_to_direct_reading(bounded: Any) -> None:
+    pool = Pool()
+    attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    attention._buffer.fill_(float("nan"))
+    for batch in (FEW, MANY):
+        assert_close(run(attention, batch), expected(pool, batch))
+
+
+def test_an_extend_reads_directly_only_while_it_does_not_fit(bounded: Any) -> None:
+    pool = Pool()
+    attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    fits, overflows = EXTEND, Batch(MANY.slots, [3, 1, 1])
+    assert_same(run(attention, fits), expected(pool, fits))
+    attention._buffer.fill_(float("nan"))
+    assert_close(run(attention, overflows), expected(pool, overflows))
+    assert_same(run(attention, fits), expected(pool, fits))
