@@ -64,7 +64,7 @@ test-gpu: ## what needs a GPU, with PYTHON= that has torch and flashinfer, to te
 	@machine=$$($(python) tests/gpu/machine.py) || exit; \
 	results=tests/gpu/results/$$machine.xml; \
 	$(python) -m pytest tests/gpu --junitxml=$$results; code=$$?; \
-	sed -i 's/ hostname="[^"]*"//' $$results; exit $$code
+	sed -i -e 's/ hostname="[^"]*"//' -e 's|$(CURDIR)/||g' $$results; exit $$code
 
 bench-gpu: ## measure on this host, in steps that can be resumed (STEP=<one of them>)
 	@PYTHON=$(python) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix pool)
