@@ -26,6 +26,11 @@ QUIET_NAN = 0x7F
 TOLERANCE = 1.05
 CARD = torch.cuda.get_device_capability()
 LENGTHS = [0, 1, 37, 8192, 300, 64]
+HOPPER = {
+    16: direct.Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
+    32: direct.Config(32, 128, 8, 1, None, 1, wgmma=True),
+    64: direct.Config(64, 64, 8, 1, None, 1, wgmma=True),
+}
 
 
 @dataclass
@@ -127,10 +132,37 @@ def test_decode_matches_float64_for_any_head_count(heads: int) -> None:
     assert_close(run(step), step)
 
 
+@pytest.mark.parametrize("heads", [8, 16, 64, 128])
+def test_a_single_request_matches_float64(heads: int) -> None:
+    for length in (1, 130, 8191):
+        step = make_step([length], [1], heads)
+        assert_close(run(step), step)
+
+
 @pytest.mark.parametrize("heads", [16, 64])
 def test_kernel_of_other_cards_matches_float64(heads: int) -> None:
     step = make_step(LENGTHS, [1] * len(LENGTHS), heads)
     assert_close(run(step, config=direct.configure((12, 0), heads)), step)
+
+
+def hopper(rows: int) -> Any:
+    if CARD != (9, 0) or direct.attend_splits_wgmma is None:
+        pytest.skip("needs Hopper, and a Triton with Gluon")
+    return HOPPER[next((height for height in HOPPER if height >= rows), 64)]
+
+
+@pytest.mark.parametrize("heads", [8, 16, 20, 32, 64, 128])
+def test_hoppers_kernel_matches_float64_for_any_head_count(heads: int) -> None:
+    for lengths in (LENGTHS, [1], [130], [8191]):
+        step = make_step(lengths, [1] * len(lengths), heads)
+        assert_close(run(step, config=hopper(heads)), step)
+
+
+@pytest.mark.parametrize("q_per_request", [4, None])
+def test_hoppers_kernel_gives_each_token_its_own_range(q_per_request: int | None) -> None:
+    for tokens in ([4] * 3, [4, 1, 7]) if q_per_request is None else ([4] * 3,):
+        step = make_step([4, 900, 33], tokens, 16, torch.float8_e5m2)
+        assert_close(run(step, q_per_request, config=hopper(64)), step)
 
 
 def test_merge_needs_several_rounds() -> None:
@@ -155,25 +187,28 @@ def test_ragged_extend_matches_float64() -> None:
     assert_close(run(step, q_per_request=None), step)
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_every_code_is_decoded_as_the_cast_does(dtype: torch.dtype) -> None:
+def test_every_code_is_decoded_as_the_cast_does(dtype: torch.dtype, own: bool) -> None:
     """A request of one row returns that row: 512 codes a request."""
     step = make_step([1, 1], [1, 1], 16, dtype)
     codes = torch.arange(256, dtype=torch.uint8, device="cuda")
-    own = step.slots[:2].long()
-    rows = torch.zeros_like(step.pool.view(torch.uint8)[own, 0])
+    used = step.slots[:2].long()
+    rows = torch.zeros_like(step.pool.view(torch.uint8)[used, 0])
     rows[0, :256] = torch.where(codes.view(dtype).float().isfinite(), codes, 0)
     rows[1, 17] = QUIET_NAN
-    step.pool.view(torch.uint8)[own, 0] = rows
-    out, _ = run(step)
+    step.pool.view(torch.uint8)[used, 0] = rows
+    out, _ = run(step, config=hopper(16) if own else None)
     assert torch.equal(out[0].float(), rows[0, :512].view(dtype).float().expand(16, 512))
     assert bool(out[1, :, 17].isnan().all()), "NaN in a visible row reaches the output"
 
 
-def test_replays_give_the_same_bits_and_follow_new_lengths() -> None:
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("heads", [16, 64])
+def test_replays_give_the_same_bits_and_follow_new_lengths(heads: int, own: bool) -> None:
     """Layers in a row share partial results."""
-    step = make_step(LENGTHS, [1] * len(LENGTHS), 16)
-    space = planned(step)
+    step = make_step(LENGTHS, [1] * len(LENGTHS), heads)
+    space = planned(step, config=hopper(heads) if own else None)
     layers = [results(step) for _ in range(24)]
     attend(step, space, *layers[0])
     graph = torch.cuda.CUDAGraph()

@@ -1,0 +1,98 @@
+"""Run every kernel at the ends of its ranges, in memory that ends there too, for a memory checker.
+
+  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1 python -m tests.gpu.edges
+
+Prints a line a kernel. The pool's last row lies beyond 2**31 bytes.
+
+exit status: 0 done; 1 a result is wrong; else the checker's own
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, product
+from typing import Any
+
+import torch
+
+from bench.overlay import load
+
+POOL = 3_800_000
+CAPACITY = 70
+COUNTS = (0, 1, CAPACITY - 1, CAPACITY, CAPACITY + 1)
+LENGTHS = ([0], [1], [64], [65], [0, 1], [129, 0, 300])
+DEVICE = torch.device("cuda", 0)
+
+
+def integers(*values: int) -> torch.Tensor:
+    return torch.tensor(values or (0,), dtype=torch.int32, device=DEVICE)
+
+
+def last_slots(count: int) -> torch.Tensor:
+    return integers(*range(POOL - count, POOL))
+
+
+def make_pool() -> torch.Tensor:
+    """[POOL, 1, 576] of FP8: zeros, but for the rows that are read."""
+    pool = torch.zeros(POOL, 1, 576, dtype=torch.uint8, device=DEVICE)
+    codes = torch.arange(500 * 576, dtype=torch.int32) * 7919 % 0x7F
+    pool[-500:] = codes.view(500, 1, 576).to(torch.uint8).to(DEVICE)
+    return pool.view(torch.float8_e4m3fn)
+
+
+def gather_at_edges(pool: torch.Tensor) -> None:
+    gather: Any = load("gather")
+    for count in COUNTS:
+        slots = last_slots(CAPACITY)
+        out = torch.zeros(CAPACITY, 1, 576, dtype=torch.bfloat16, device=DEVICE)
+        gather.gather_rows(pool, slots, integers(count), out, gather.grid_programs(DEVICE))
+        used = min(count, CAPACITY)
+        assert torch.equal(out[:used].cpu(), pool[POOL - CAPACITY :][:used].cpu().bfloat16())
+        assert not bool(out[used:].any())
+
+
+def rows_at_edges(_pool: torch.Tensor) -> None:
+    rows: Any = load("rows")
+    table = rows.SlotTable(POOL, DEVICE)
+    for count in COUNTS:
+        compact = rows.CompactRows(CAPACITY, table, 16)
+        for assign in (compact.assign_alone, compact.claim):
+            indices = last_slots(count)
+            assign(indices, integers(count))
+            if assign == compact.claim:
+                compact.translate(indices, integers(count))
+            assert int(compact.count) == count
+            assert sorted(indices[:count].tolist()) == list(range(count))
+
+
+def direct_at_edges(pool: torch.Tensor) -> None:
+    direct: Any = load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
+    configs = [None, direct.configure((12, 0), 16)]
+    if torch.cuda.get_device_capability() == (9, 0) and direct.attend_splits_wgmma is not None:
+        configs += [
+            direct.Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
+            direct.Config(64, 64, 8, 1, None, 1, shortest=64, wgmma=True),
+        ]
+    for config, heads, lengths in product(configs, (16, 20), LENGTHS):
+        requests = len(lengths)
+        space = direct.make_workspace(heads, requests, DEVICE, config=config)
+        direct.plan(space, integers(0, *accumulate(lengths)))
+        query = torch.ones(requests, heads, 576, dtype=torch.bfloat16, device=DEVICE)
+        out, lse = torch.zeros_like(query[..., :512]), query.new_zeros(query.shape[:2]).float()
+        slots = last_slots(sum(lengths))
+        nope, rope = query[..., :512], query[..., 512:]
+        direct.attend(nope, rope, pool, slots, space, sm_scale=0.01, out=out, lse=lse)
+        empty = torch.tensor(lengths) == 0
+        assert torch.equal(lse.cpu().isneginf().all(1), empty)
+        assert torch.equal(out.cpu().flatten(1).any(1), ~empty)
+
+
+def main() -> None:
+    pool = make_pool()
+    for check in (gather_at_edges, rows_at_edges, direct_at_edges):
+        check(pool)
+        torch.cuda.synchronize()
+        print(f"{check.__name__}: done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
