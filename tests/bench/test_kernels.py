@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from bench import kernels, strategies
-from bench.cases import Case, Pools, Spot, layers_for
+from bench.cases import Case, Pools, Spot, Timed, capture, layers_for
 
 ROWS = 512
 
@@ -99,6 +101,20 @@ def test_an_unknown_strategy_is_a_usage_error(
         kernels.main(["--out", "x.json", "--strategies", text])
     assert stopped.value.code == 2
     assert f"{text!r} is no strategy" in capsys.readouterr().err
+
+
+def test_a_captured_strategy_keeps_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "graph", lambda _graph: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def prepare() -> tuple[Timed, weakref.ref[torch.Tensor]]:
+        workspace = torch.zeros(1)
+        return capture(lambda number: workspace + number, 3), weakref.ref(workspace)
+
+    captured, workspace = prepare()
+    assert workspace() is not None
+    assert captured.out.tolist() == [2.0], "the output of the last layer"
 
 
 def test_usage_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Split-KV MLA attention over FP8 rows, in Triton, for every card (Hopper: `direct_wgmma`).
+"""Split-KV MLA attention over FP8 rows, in Triton, for every card.
 
 Both matrix products run on float16 operands. Every finite FP8 value is a float16 value, and the
 hardware turns e4m3 into float16 in one instruction, but into bfloat16 in four. A query row is first
