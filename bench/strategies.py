@@ -150,13 +150,6 @@ def _portable(kernel: Any, heads: int) -> Any:
     return replace(kernel.configure((12, 0), heads), blocks=2)
 
 
-def _wgmma(kernel: Any, heads: int) -> Any:
-    """Hopper's own kernel."""
-    height = next((rows for rows in (16, 32) if rows >= heads), 64)
-    tokens, warps, blocks = {16: (64, 4, 2), 32: (128, 8, 1), 64: (64, 8, 1)}[height]
-    return kernel.Config(height, tokens, warps, 1, None, blocks, 64, wgmma=True)
-
-
 def _native_fp8(case: Case) -> Attention:
     return _flashinfer(case, "fa3", case.slots, torch.float8_e4m3fn)
 
@@ -236,7 +229,6 @@ STRATEGIES = {
     "gather-alone": Strategy(_gather_alone),
     "direct": direct(),
     "direct-portable": direct(_portable),
-    "direct-wgmma": direct(_wgmma),
     "flashinfer-fp8": Strategy(_native_fp8),
     "sglang-triton": Strategy(_sglang_triton),
     "flashmla": Strategy(_flashmla, paged=True),
