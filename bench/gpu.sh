@@ -51,7 +51,7 @@ for step in "$@"; do
         model) make_model ;;
         tokens)
             make_model
-            serve tokens.json "stock compact wrong-row" "1x100 1x8192 16x8192 64x2048"
+            serve tokens.json "stock compact wrong-row" "1x100 1x8192 16x8192 64x2048" --repeats 3
             ;;
         bf16)
             make_model
