@@ -6,13 +6,15 @@ finds its files compiled. What `build/sglang-<release>` holds is the user's busi
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +24,7 @@ from overlaytool.pin import REPOSITORY, find, forward
 
 Answer = TypeVar("Answer")
 
+BUILT = REPOSITORY / "build" / "test"
 PINS = tuple(sorted(file.parent.name for file in REPOSITORY.glob("patches/*/series")))
 
 
@@ -30,13 +33,20 @@ def wheel(release: str) -> Path:
     """The pinned wheel, fetched when it is not in `build/wheels`."""
     pin = find(REPOSITORY, release)
     lock = pin.lock()
-    return fetch.wheel(pin, lock.version, lock.wheels)
+    with _alone(f"wheel-{release}"):
+        return fetch.wheel(pin, lock.version, lock.wheels)
 
 
 @cache
 def applied_tree(release: str) -> Path:
     """The folder to put on PYTHONPATH: the wheel of a pin, its patches and the overlay."""
-    tree = REPOSITORY / "build" / "test" / f"sglang-{release}"
+    tree = BUILT / f"sglang-{release}"
+    with _alone(f"tree-{release}"):
+        _bring_up_to_date(tree, release)
+    return tree
+
+
+def _bring_up_to_date(tree: Path, release: str) -> None:
     overlaid = _overlaid(release)
     paths = tree / "overlaid-paths"
     names = "\n".join(sorted(overlaid))
@@ -47,7 +57,15 @@ def applied_tree(release: str) -> Path:
         paths.write_text(names)
     for path, data in overlaid.items():
         _update(tree / path, data)
-    return tree
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Tests run in several processes: one at a time makes what all of them use."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _overlaid(release: str) -> dict[str, bytes | None]:
