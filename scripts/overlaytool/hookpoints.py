@@ -35,13 +35,19 @@ MODULES = {
     "server_args": "sglang.srt.server_args",
     "chunked": "sglang.srt.model_executor.model_runner_components.misc_utils",
     "handlers": "sglang.srt.models.deepseek_common.attention_backend_handler",
-    "deepseek": "sglang.srt.models.deepseek_common.utils",
+    "absorbed": "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mla",
     "drafts": "sglang.srt.speculative.draft_utils",
     "dflash": "sglang.srt.speculative.dflash_utils",
     "sarvam": "sglang.srt.models.sarvam_moe",
     "hybrid": "sglang.srt.layers.attention.hybrid_attn_backend",
     "engine": "sglang.srt.entrypoints.engine",
 }
+# The modules that look there in releases that do not have the ones above.
+EARLIER = {
+    "chunked": "sglang.srt.model_executor.model_runner",
+    "absorbed": "sglang.srt.models.deepseek_v2",
+}
+FEATURES = ("dflash", "sarvam")  # A release without the module has nothing that would look there.
 EXIT_CODES = """exit codes:
   0  every hook point is there
   1  one is missing
@@ -93,7 +99,7 @@ def ragged_switch(m: Modules) -> bool:
 
 
 def separate_rope(m: Modules) -> bool:
-    return NAME in m.deepseek.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS
+    return NAME in m.absorbed.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS
 
 
 def dflash_mask(m: Modules) -> bool:
@@ -142,6 +148,7 @@ def _probe(m: Modules) -> Any:
         speculative_num_steps=2,
         topk=1,
         qsa_profile=None,
+        server_args=SimpleNamespace(speculative_attention_mode="prefill"),
     )
     return probe
 
@@ -181,7 +188,7 @@ def points() -> Iterator[tuple[str, str, Check]]:
     yield "DeepSeek handler", "handlers", deepseek_handler
     yield "one-shot MHA", "handlers", one_shot
     yield "ragged prefill switch", "handlers", ragged_switch
-    yield "separate rope in absorbed MLA", "deepseek", separate_rope
+    yield "separate rope in absorbed MLA", "absorbed", separate_rope
     yield "draft decode", "drafts", partial(draft, method="create_decode_backend")
     yield "draft extend", "drafts", partial(draft, method="create_draft_extend_backend")
     yield "DFLASH verify without mask", "dflash", dflash_mask
@@ -195,11 +202,24 @@ def load(tree: Path | None) -> Modules:
 
     Raises ImportError where sglang is not the one in `tree`; else whatever an import raises.
     """
-    modules = Modules(**{key: importlib.import_module(name) for key, name in MODULES.items()})
+    modules = Modules(**{key: _module(key) for key in MODULES})
     file = Path(modules.server_args.__file__).resolve()
     if tree is not None and not file.is_relative_to(tree.resolve()):
         raise ImportError(f"sglang was imported from {file}, which is not in {tree}")
     return modules
+
+
+def _module(key: str) -> Any:
+    """The module that looks there; None for a feature that the release does not have."""
+    try:
+        return importlib.import_module(MODULES[key])
+    except ModuleNotFoundError as error:
+        # Not one that the module itself misses: its own name, or that of a package above it.
+        if not f"{MODULES[key]}.".startswith(f"{error.name}."):
+            raise
+    if key in FEATURES:
+        return None
+    return importlib.import_module(EARLIER.get(key, MODULES[key]))
 
 
 def report(modules: Modules) -> bool:
@@ -207,7 +227,11 @@ def report(modules: Modules) -> bool:
     if _wrong(registry, modules):
         with contextlib.suppress(RuntimeError):  # one missing factory must not hide the rest
             modules.registration.register()
-    found = [(name, MODULES[key], _wrong(check, modules)) for name, key, check in points()]
+    found = [
+        (name, getattr(modules, key).__name__, _wrong(check, modules))
+        for name, key, check in points()
+        if getattr(modules, key) is not None
+    ]
     width = max(len(name) for name, _, _ in found)
     for name, module, wrong in found:
         state, reason = ("MISSING", f": {wrong}") if wrong else ("ok", "")

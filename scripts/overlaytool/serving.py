@@ -28,8 +28,6 @@ _VALUES = (
     "--prefill-attention-backend",
     "--speculative-draft-attention-backend",
     "--cuda-graph-backend-prefill",
-    "--dsa-prefill-backend",
-    "--dsa-decode-backend",
     "--speculative-algorithm",
 )
 _NUMBERS = ("--speculative-eagle-topk", "--max-total-tokens")
@@ -67,6 +65,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--model-path", "--model")
+    parser.add_argument("--dsa-prefill-backend", "--nsa-prefill-backend")
+    parser.add_argument("--dsa-decode-backend", "--nsa-decode-backend")
     parser.add_argument("--page-size", type=int, default=1)
     parser.add_argument("--dcp-size", "--decode-context-parallel-size", type=int, default=1)
     parser.add_argument("--speculative-ngram-max-bfs-breadth", type=int, default=10)

@@ -39,10 +39,9 @@ PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
 REGISTRY = "sglang.srt.layers.attention.attention_registry"
 HANDLERS = "sglang.srt.models.deepseek_common.attention_backend_handler"
 DRAFTS = "sglang.srt.speculative.draft_utils"
-DFLASH = "sglang.srt.speculative.dflash_utils"
 HYBRID = "sglang.srt.layers.attention.hybrid_attn_backend"
 ENGINE = "sglang.srt.entrypoints.engine"
-MASKLESS = "_DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS"
+HANDLER = "handle_attention_flashinfer"
 
 MUTATIONS = {
     "nothing": Mutation(REGISTRY, "import", "import", set()),
@@ -56,7 +55,7 @@ MUTATIONS = {
         f"{PACKAGE}.factory", "    registration.register()\n", "", AT_RUN_TIME
     ),
     "DeepSeek handler": Mutation(
-        f"{PACKAGE}.registration", "    deepseek.register(NAME, deepseek_handler)\n", "", DISPATCH
+        f"{PACKAGE}.registration", "deepseek.register(NAME, deepseek_handler)", "pass", DISPATCH
     ),
     "one-shot list": Mutation(
         HANDLERS, '["fa3", "flashinfer", "flashmla"', '["fa3", "flashmla"', {"one-shot MHA"}
@@ -81,14 +80,14 @@ MUTATIONS = {
     ),
     "Sarvam handler": Mutation(
         f"{PACKAGE}.registration",
-        "    sarvam.register(NAME, sarvam_handler)\n",
-        "",
+        "sarvam.register(NAME, sarvam_handler)",
+        "pass",
         {"Sarvam handler"},
     ),
     "a door of upstream": Mutation(
-        DFLASH,
-        MASKLESS,
-        "_RENAMED",
+        HANDLERS,
+        HANDLER,
+        "renamed",
         {"attention registry", "draft decode", "draft extend", *AT_RUN_TIME},
     ),
     "draft decode": Mutation(
@@ -119,6 +118,24 @@ CHUNKED = 'add_chunked_prefix_cache_attention_backend("flashinfer_mla_compact")'
 DRAFT_HELP = '"Attention backend for speculative decoding drafting."'
 # From each of these releases on.
 SINCE = {
+    "0.5.9": {
+        "choices": Mutation("sglang.srt.server_args", CHOICES, "", FLAGS),
+        "chunked list": Mutation(
+            "sglang.srt.model_executor.model_runner", CHUNKED, "", {"chunked prefix cache"}
+        ),
+        "choices of the draft flag": Mutation(
+            "sglang.srt.server_args",
+            f"help={DRAFT_HELP}",
+            'help="", choices=["triton"]',
+            {"--speculative-draft-attention-backend"},
+        ),
+        "version check": Mutation(
+            ENGINE,
+            'in ("flashinfer", "flashinfer_mla_compact")',
+            '== "flashinfer"',
+            {"FlashInfer version check"},
+        ),
+    },
     "0.5.17": {
         "choices": Mutation("sglang.srt.server_args", CHOICES, "", FLAGS),
         "chunked list": Mutation("sglang.srt.server_args", CHUNKED, "", {"chunked prefix cache"}),
@@ -162,11 +179,17 @@ SINCE = {
 }
 
 
+# What looks names up in a feature that the release does not have.
+WITHOUT = {"0.5.9": {"DFLASH verify without mask", "Sarvam handler"}}
+
+
 def of_release(pin: str) -> dict[str, Mutation]:
     """All mutations that fit a pin: the general ones, and the latest that are not newer."""
     numbers = [int(part) for part in pin.split(".")]
     older = [since for since in SINCE if [int(part) for part in since.split(".")] <= numbers]
-    return MUTATIONS | SINCE[older[-1]]
+    fitting = MUTATIONS | SINCE[older[-1]]
+    there = {label: m.missing - WITHOUT.get(pin, set()) for label, m in fitting.items()}
+    return {label: m._replace(missing=there[label]) for label, m in fitting.items()}
 
 
 CASES = [(pin, label) for pin in PINS for label in of_release(pin)]
@@ -217,7 +240,7 @@ def test_every_point_is_taken_away_by_some_mutation(looks: Looks, release: str) 
 
 def test_a_door_that_is_gone_is_named(looks: Looks, release: str) -> None:
     output = looks[release]["a door of upstream"].output
-    assert f"this sglang has no {DFLASH}.{MASKLESS}" in output
+    assert f"this sglang has no {HANDLERS}.{HANDLER}" in output
 
 
 def test_a_tree_without_sglang_exits_6(tmp_path: Path) -> None:

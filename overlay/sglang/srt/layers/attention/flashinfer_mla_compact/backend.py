@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_backend import (
-    DecodeMetadata,
-    FlashInferMLAAttnBackend,
-)
+from sglang.srt.layers.attention.flashinfer_mla_backend import DecodeMetadata
 from sglang.srt.layers.attention.flashinfer_mla_compact import support
+from sglang.srt.layers.attention.flashinfer_mla_compact.context import get_buffer
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wrapper import DirectWrapper
 from sglang.srt.layers.attention.flashinfer_mla_compact.facts import metric_labels, pool_rows
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
@@ -27,11 +25,11 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader, UncastKeys
 from sglang.srt.layers.attention.flashinfer_mla_compact.metrics import Watch
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool_on_batch import AttnBackend
 from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, SlotTable
-from sglang.srt.runtime_context import get_buffer
 
 
-class FlashInferMLACompactAttnBackend(FlashInferMLAAttnBackend):
+class FlashInferMLACompactAttnBackend(AttnBackend):
     """FlashInfer MLA for an FP8 pool, reading no row that the step does not attend to.
 
     Where the compact buffer holds fewer rows than the pool (its memory is bounded), a step may

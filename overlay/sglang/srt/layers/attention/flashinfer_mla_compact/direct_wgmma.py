@@ -10,6 +10,7 @@ Gluon kernels can't run under Triton's interpreter: this one is tested on the GP
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language import num_warps  # not in the Gluon of Triton 3.5
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     warpgroup_mma,
@@ -149,7 +150,7 @@ def attend_splits_wgmma(
     WRITE_LSE: gl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
-    WARPS: gl.constexpr = gl.num_warps()
+    WARPS: gl.constexpr = num_warps()
     # Warps that the tokens of a tile leave over divide the heads between them.
     DOWN: gl.constexpr = min(WARPS, TOKENS // 16)
     ACROSS: gl.constexpr = WARPS // DOWN

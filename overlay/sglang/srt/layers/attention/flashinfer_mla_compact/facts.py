@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.support import HEAD_DIM, Facts
-from sglang.srt.runtime_context import (
+from sglang.srt.layers.attention.flashinfer_mla_compact.context import (
     get_disagg,
     get_exec,
     get_memory,
@@ -13,6 +12,7 @@ from sglang.srt.runtime_context import (
     get_parallel,
     get_spec,
 )
+from sglang.srt.layers.attention.flashinfer_mla_compact.support import HEAD_DIM, Facts
 
 
 def pool_rows(pool: Any) -> int:
@@ -31,7 +31,7 @@ def runner_facts(runner: Any) -> Facts:
         pool_class=type(rows).__name__,
         pool_dtype=str(rows.dtype).removeprefix("torch."),
         kv_cache_dim=getattr(rows, "kv_cache_dim", HEAD_DIM),
-        is_dsa=bool(getattr(rows, "use_dsa", False)),
+        is_dsa=bool(getattr(rows, "use_dsa", False) or getattr(rows, "use_nsa", False)),
         prefill_graph=str(
             getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")
         ),

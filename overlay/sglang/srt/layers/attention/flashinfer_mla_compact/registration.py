@@ -8,6 +8,8 @@ that has loaded the model.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +18,14 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.support import NAME
 BACKEND_CLASS = "FlashInferMLACompactAttnBackend"  # DFLASH tells backends by their class's name
 
 _HANDLERS = "sglang.srt.models.deepseek_common.attention_backend_handler"
-_DEEPSEEK = "sglang.srt.models.deepseek_common.utils"
 _DFLASH = "sglang.srt.speculative.dflash_utils"
 _SARVAM = "sglang.srt.models.sarvam_moe"
+# Absorbed MLA has a module of its own, or is a part of the model. The list of backends that take
+# rope apart also stands elsewhere, where older releases do not read it.
+_ABSORBED = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mla"
+_ABSORBED_IN_MODEL = "sglang.srt.models.deepseek_v2"
+
+Step = Callable[[], None]
 
 
 def register() -> None:
@@ -27,20 +34,50 @@ def register() -> None:
     Raises:
         RuntimeError: one of sglang's doors is gone; nothing is registered then.
     """
+    # What a release need not have. Where it is there, its doors have to be there as well.
+    features = {_DFLASH: _dflash, _SARVAM: _sarvam}
+    steps = [_deepseek(), *(find() for name, find in features.items() if _is_there(name))]
+    for step in steps:
+        step()
+
+
+def _deepseek() -> Step:
     deepseek = _door(_HANDLERS, "AttentionBackendRegistry")
     # This handler passes the name "flashinfer" on, which settles one-shot and ragged prefill too.
     deepseek_handler = _door(_HANDLERS, "handle_attention_flashinfer")
-    separate_rope = _door(_DEEPSEEK, "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS")
+    reader = _ABSORBED if _is_there(_ABSORBED) else _ABSORBED_IN_MODEL
+    separate_rope = _door(reader, "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS")
+
+    def step() -> None:
+        deepseek.register(NAME, deepseek_handler)
+        if NAME not in separate_rope:
+            separate_rope.append(NAME)
+
+    return step
+
+
+def _dflash() -> Step:
+    dflash: Any = _module(_DFLASH)
     unmasked = _door(_DFLASH, "_DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS")
+
+    def step() -> None:
+        dflash._DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS = unmasked | {BACKEND_CLASS}
+
+    return step
+
+
+def _sarvam() -> Step:
     sarvam = _door(_SARVAM, "AttentionBackendRegistry")
     sarvam_handler = _door(_SARVAM, "_handle_separate_rope_backend")
 
-    deepseek.register(NAME, deepseek_handler)
-    if NAME not in separate_rope:
-        separate_rope.append(NAME)
-    dflash: Any = _module(_DFLASH)
-    dflash._DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS = unmasked | {BACKEND_CLASS}
-    sarvam.register(NAME, sarvam_handler)
+    def step() -> None:
+        sarvam.register(NAME, sarvam_handler)
+
+    return step
+
+
+def _is_there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _door(module: str, symbol: str) -> Any:

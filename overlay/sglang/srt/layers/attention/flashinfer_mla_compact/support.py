@@ -174,7 +174,8 @@ def _dsa_rows(facts: Facts) -> str | None:
         return None
     return (
         f"the pool's rows hold {facts.kv_cache_dim} bytes, the quantised DSA layout: add "
-        "--dsa-prefill-backend trtllm --dsa-decode-backend trtllm, which selects raw 576-byte rows."
+        "--dsa-prefill-backend trtllm --dsa-decode-backend trtllm, which selects raw 576-byte rows "
+        "(older releases call these flags --nsa-prefill-backend and --nsa-decode-backend)."
     )
 
 
@@ -183,7 +184,8 @@ def _dsa_graph(facts: Facts) -> str | None:
         return None
     return (
         f"a DSA model under a {facts.prefill_graph} prefill graph meets an indexer without "
-        "metadata: add --cuda-graph-backend-prefill disabled."
+        "metadata: add --cuda-graph-backend-prefill disabled (in older releases, leave out "
+        "--enable-piecewise-cuda-graph)."
     )
 
 
