@@ -50,11 +50,11 @@ def engine(model: str, name: str) -> None:
     """Print the backends that `sglang.Engine` would start with; the CPU has no say in that."""
     module: Any = importlib.import_module("sglang.srt.entrypoints.engine")
 
-    def stop(_: object, server_args: object, **__: object) -> None:
+    def stop(*_: object, server_args: object, **__: object) -> None:
         print([getattr(server_args, field) for field in BACKENDS])
         sys.exit(0)
 
-    module.Engine._launch_subprocesses = stop
+    module.Engine._launch_subprocesses = module._launch_subprocesses = stop
     module.Engine(model_path=model, device="cpu", **dict.fromkeys(BACKENDS, name))
 
 

@@ -70,6 +70,13 @@ def fake_device(capability: tuple[int, int]) -> None:
     cuda.get_device_name = lambda *_: properties.name
     cuda.get_device_properties = lambda *_: properties
     cuda.mem_get_info = lambda *_: (MEMORY, MEMORY)
+    register = torch.library.register_fake
+    library: Any = torch.library
+    library.register_fake = lambda name, *more, **options: (
+        (lambda function: function)  # an operator that a stand-in has not defined
+        if name.split("::")[0] in GPU_PACKAGES
+        else register(name, *more, **options)
+    )
 
 
 def resolve(arguments: list[str]) -> dict[str, str]:
@@ -81,7 +88,7 @@ def resolve(arguments: list[str]) -> dict[str, str]:
         view, backends = _resolved(args)
         fields = {name: getattr(view, name) for name in _names(server_args) if hasattr(view, name)}
         fields["prefill, decode"] = tuple(backends)
-        fields["prefill graph"] = view.cuda_graph_config.prefill.backend
+        fields["prefill graph"] = _prefill_graph(view)
         fields["chunked prefix cache"] = _keeps_prefix_chunks(view, backends)
         return {name: repr(value) for name, value in fields.items()}
     except (ValueError, AssertionError) as error:
@@ -109,10 +116,23 @@ def _resolved(args: Any) -> tuple[Any, Any]:
     return view, overrides.attention_backends_of(view)
 
 
+def _prefill_graph(view: Any) -> str:
+    if hasattr(view, "cuda_graph_config"):
+        return str(view.cuda_graph_config.prefill.backend)
+    return "tc_piecewise" if view.enable_piecewise_cuda_graph else "disabled"
+
+
 def _keeps_prefix_chunks(view: Any, backends: Any) -> bool:
-    gate: Any = importlib.import_module(
-        "sglang.srt.model_executor.model_runner_components.misc_utils"
-    )
+    try:
+        gate: Any = importlib.import_module(
+            "sglang.srt.model_executor.model_runner_components.misc_utils"
+        )
+    except ModuleNotFoundError:  # up to 0.5.9 the gate is a method of the runner
+        runner = importlib.import_module("sglang.srt.model_executor.model_runner").ModelRunner
+        runner.model_specific_adjustment(
+            SimpleNamespace(server_args=view, is_multimodal=False, use_mla_backend=True)
+        )
+        return not view.disable_chunked_prefix_cache
     switched_off = []
     gate.get_schedule = lambda: SimpleNamespace(
         disable_chunked_prefix_cache=view.disable_chunked_prefix_cache
@@ -128,6 +148,9 @@ def _keeps_prefix_chunks(view: Any, backends: Any) -> bool:
 
 def on_device(capability: list[int], request: dict[str, Any]) -> Any:
     fake_device((capability[0], capability[1]))
+    # It asks nvidia-smi, in MiB.
+    common: Any = importlib.import_module("sglang.srt.utils.common")
+    common.get_nvgpu_memory_capacity = lambda: MEMORY / 2**20
     return {
         model: {
             label: {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trees import applied_tree, on_each_pin, run_in_tree
+from tests.trees import PINS, applied_tree, on_each_pin, run_in_tree
 
 HERE = Path(__file__).parent
 NAME = "flashinfer_mla_compact"
@@ -25,9 +25,23 @@ PROGRAMS = {
     "python -m sglang.benchmark.one_batch_server": ["sglang.benchmark.one_batch_server"],
     "python -m sglang.benchmark.offline_throughput": ["sglang.benchmark.offline_throughput"],
 }
+# What 0.5.9 has; its `sglang serve` needs the packages of the diffusion models to start.
+EARLIER = {
+    "python -m sglang.launch_server": ["sglang.launch_server"],
+    "python -m sglang.bench_one_batch": ["sglang.bench_one_batch"],
+    "python -m sglang.bench_one_batch_server": ["sglang.bench_one_batch_server"],
+    "python -m sglang.bench_offline_throughput": ["sglang.bench_offline_throughput"],
+}
 STOP = "--no-such-option"
 
 Answers = dict[str, dict[str, tuple[int, str]]]
+
+
+def programs(release: str) -> dict[str, list[str]]:
+    return EARLIER if release == "0.5.9" else PROGRAMS
+
+
+CASES = [(release, program) for release in PINS for program in programs(release)]
 
 
 def _command(program: list[str], name: str) -> list[str]:
@@ -35,7 +49,7 @@ def _command(program: list[str], name: str) -> list[str]:
 
 
 def _start(release: str) -> dict[str, tuple[int, str]]:
-    commands = {label: _command(program, NAME) for label, program in PROGRAMS.items()}
+    commands = {label: _command(program, NAME) for label, program in programs(release).items()}
     commands["unknown"] = _command(["sglang.launch_server"], "compact")
     commands["Engine"] = ["Engine", MODEL[1], NAME]
     script = HERE / "entry_points.py"
@@ -49,7 +63,7 @@ def answers() -> Answers:
     return on_each_pin(_start)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("release", "program"), CASES)
 def test_a_program_takes_the_name(answers: Answers, release: str, program: str) -> None:
     code, text = answers[release][program]
     assert f"unrecognized arguments: {STOP}" in text

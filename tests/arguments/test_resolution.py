@@ -33,7 +33,16 @@ FIELDS = {
     "prefill": ["prefill_attention_backend"],
     "draft": ["attention_backend", "speculative_draft_attention_backend"],
 }
-CASES = [(pin, gpu, model) for pin in PINS for gpu in DEVICES for model in MODELS]
+# 0.5.9 reads a Kimi model with code from the model's repository alone, and has no --enable-mis.
+LACKING = {"0.5.9": {"kimi-k2", "refused"}}
+CASES = [
+    (pin, gpu, model)
+    for pin in PINS
+    for gpu in DEVICES
+    for model in MODELS
+    if model not in LACKING.get(pin, ())
+]
+REFUSING = [case for case in CASES if "refused" not in LACKING.get(case[0], ())]
 
 Fields = dict[str, str]
 
@@ -46,9 +55,12 @@ def resolved() -> dict[str, Any]:
 
 def _resolve(release: str) -> Any:
     # Only what is asked here may differ between two resolutions: not the random seed.
-    flags = {label: [*text.split(), "--random-seed", "1"] for label, text in FLAGS.items()}
+    lacking = LACKING.get(release, set())
+    asked = {label: text for label, text in FLAGS.items() if label not in lacking}
+    flags = {label: [*text.split(), "--random-seed", "1"] for label, text in asked.items()}
+    models = {label: folder for label, folder in MODELS.items() if label not in lacking}
     names = ["flashinfer", NAME]
-    request = {"devices": DEVICES, "models": MODELS, "flags": flags, "names": names}
+    request = {"devices": DEVICES, "models": models, "flags": flags, "names": names}
     tree = applied_tree(release)
     run = run_in_tree(tree, HERE / "resolve.py", stdin=json.dumps(request))
     assert run.returncode == 0, run.stderr
@@ -83,7 +95,7 @@ def test_an_fp8_pool_is_kept_and_pages_are_as_small_as_the_model_allows(
     assert fields["page_size"] == ("64" if model == "glm-5" else "1")
 
 
-@pytest.mark.parametrize(("release", "gpu", "model"), CASES)
+@pytest.mark.parametrize(("release", "gpu", "model"), REFUSING)
 def test_multi_item_scoring_is_refused(
     resolved: dict[str, Any], release: str, gpu: str, model: str
 ) -> None:

@@ -1,0 +1,51 @@
+"""Over the backend of 0.5.9, whose pool travels on the batch, a step equals stock's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trees import applied_tree, run_in_tree
+
+STEPS = (
+    "decode",
+    "decode that writes",
+    "extend",
+    "padded replay",
+    "next replay",
+    "padded verify",
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    run = run_in_tree(
+        applied_tree("0.5.9"),
+        Path(__file__).with_name("earlier_upstream.py"),
+        environment={"TRITON_INTERPRET": "1"},
+        stdin=json.dumps({"gathers": [12, 0], "reads directly": [9, 0]}),
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_gathered_rows_give_what_the_whole_pool_gives(found: Any, step: str) -> None:
+    assert found["gathers"][step] == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_direct_reading_gives_it_within_rounding(found: Any, step: str) -> None:
+    assert found["reads directly"][step] <= 0.02
+
+
+def test_only_decode_reads_directly_while_the_buffer_holds_the_pool(found: Any) -> None:
+    differing = {step for step in STEPS if found["reads directly"][step]}
+    assert differing == {step for step in STEPS if "decode" in step or "replay" in step}
+
+
+def test_what_decides_is_read_from_the_server_arguments(found: Any) -> None:
+    assert "a DSA model under a tc_piecewise prefill graph" in found["refusal"]
