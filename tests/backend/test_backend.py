@@ -144,3 +144,14 @@ def test_an_extend_reads_directly_only_while_it_does_not_fit(bounded: Any) -> No
     attention._buffer.fill_(float("nan"))
     assert_close(run(attention, overflows), expected(pool, overflows))
     assert_same(run(attention, fits), expected(pool, fits))
+
+
+def test_a_direct_extend_takes_queries_that_are_padded_past_its_tokens(bounded: Any) -> None:
+    """Ranks that share an extend pad it to a multiple of their number."""
+    pool = Pool()
+    attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    for new in ([3, 1, 1], [4, 3, 1], [1, 1, 1]):
+        batch = Batch(MANY.slots, new)
+        attention.init_forward_metadata(batch)
+        padded = [attention.forward_extend(QUERY, layer)[: sum(new)] for layer in (7, 3)]
+        assert_close(padded, expected(pool, batch))

@@ -178,6 +178,8 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
             if direct is None or direct.max_tokens < tokens:
                 direct = self._direct_wrapper(tokens, None)
                 self._direct_wrappers[wrapper] = direct
+            if not wrapper._use_cuda_graph:
+                direct.planned_tokens = tokens
         return direct
 
     def _direct_wrapper(self, max_tokens: int, q_per_request: int | None) -> DirectWrapper:

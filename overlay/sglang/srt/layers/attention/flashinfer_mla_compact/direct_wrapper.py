@@ -33,6 +33,7 @@ class DirectWrapper:
         )
         self.max_tokens = max_tokens
         self.slots = torch.empty(0, dtype=torch.int32, device=device)
+        self.planned_tokens: int | None = None
         self._sm_scale = sm_scale
 
     def plan(self, qo_indptr: Any, kv_indptr: Any, kv_indices: torch.Tensor, *plan: Any) -> None:
@@ -52,15 +53,19 @@ class DirectWrapper:
         out: torch.Tensor,
         return_lse: bool = False,
     ) -> torch.Tensor:
-        """[tokens, heads, 512] of attention into `out`; `keys` carries latent and rope together."""
+        """[tokens, heads, 512] of attention into `out`; `keys` carries latent and rope together.
+
+        Rows past `planned_tokens` pad an eager extend to a multiple of the ranks that share it;
+        they belong to no request and stay as they are.
+        """
         assert not return_lse, "only decode context parallelism asks for it, and that is refused"
         direct.attend(
-            q_nope,
-            q_rope,
+            q_nope[: self.planned_tokens],
+            q_rope[: self.planned_tokens],
             keys.rows,
             self.slots,
             self.workspace,
             sm_scale=self._sm_scale,
-            out=out,
+            out=out[: self.planned_tokens],
         )
         return out

@@ -18,7 +18,11 @@ BLOCK = 1024
 
 @triton.jit(do_not_specialize=["capacity"])
 def sequence_kernel(indices, total, slots, count, capacity, BLOCK: tl.constexpr):
-    """slots[j] = indices[j]; indices[j] = j; count = total."""
+    """slots[j] = indices[j]; indices[j] = j; count = total.
+
+    Distinct slots always fit. A warm-up request may name one slot more often than rows exist, and
+    must not be led past the buffer.
+    """
     entries = tl.load(total)
     if tl.program_id(0) == 0:
         tl.store(count, entries)
@@ -27,7 +31,7 @@ def sequence_kernel(indices, total, slots, count, capacity, BLOCK: tl.constexpr)
         active = entry < entries
         slot = tl.load(indices + entry, mask=active)
         tl.store(slots + entry, slot, mask=active & (entry < capacity))
-        tl.store(indices + entry, entry, mask=active)
+        tl.store(indices + entry, tl.minimum(entry, capacity - 1), mask=active)
 
 
 # A stamp that changes every step must not select another compiled kernel.
@@ -100,7 +104,10 @@ class CompactRows:
         self._grid = (programs,)
 
     def assign_alone(self, indices: torch.Tensor, total: torch.Tensor) -> None:
-        """For one request: `indices[:total]` (int32 slots, all distinct) become 0, 1, 2, ..."""
+        """For one request: `indices[:total]` (int32 slots, all distinct) become 0, 1, 2, ...
+
+        Entries past the capacity, which slots that are not distinct could make, name its last row.
+        """
         sequence_kernel[self._grid](
             indices, total, self.slots, self.count, self.capacity, BLOCK=BLOCK
         )
