@@ -1,0 +1,68 @@
+"""The gather and row kernels compile for every card that is served, and fit it."""
+
+from __future__ import annotations
+
+import pytest
+from sglang.srt.layers.attention.flashinfer_mla_compact import gather, rows
+
+from tests.kernels import aot
+
+PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
+CARDS = (80, 86, 89, 90, 120)
+GATHER = {
+    "pool": "*i32",
+    "pool_stride": "i32",
+    "slots": "*i32",
+    "count": "*i32",
+    "capacity": "i32",
+}
+STEP = {"indices": "*i32", "total": "*i32"}
+ROWS = {
+    "sequence_kernel": {**STEP, "slots": "*i32", "count": "*i32", "capacity": "i32"},
+    "claim_kernel": {
+        **STEP,
+        "slots": "*i32",
+        "count": "*i32",
+        "row_of_slot": "*i32",
+        "stamps": "*i32",
+        "stamp": "i32",
+        "capacity": "i32",
+    },
+    "translate_kernel": {**STEP, "row_of_slot": "*i32"},
+}
+Case = tuple[int, str, bool]
+CASES: list[Case] = [
+    (card, out, e4m3) for card in CARDS for out in ("*bf16", "*fp16") for e4m3 in (True, False)
+]
+
+
+def gather_job(card: int, out: str, e4m3: bool) -> aot.Job:
+    constants = {"IS_E4M3": e4m3, "TILE": gather.ROWS_PER_TILE}
+    types = {**GATHER, "out": out}
+    kernel = f"{PACKAGE}.gather:gather_rows_kernel"
+    return aot.Job(kernel, card, types, constants, warps=4, stages=3, aligned=("pool_stride",))
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[Case, aot.Report]:
+    return dict(zip(CASES, aot.compile_all([gather_job(*case) for case in CASES]), strict=True))
+
+
+@pytest.mark.parametrize(("card", "out", "e4m3"), CASES)
+def test_gather_fits_its_card_and_needs_no_conversion(
+    reports: dict[Case, aot.Report], card: int, out: str, e4m3: bool
+) -> None:
+    report = reports[card, out, e4m3]
+    print(f"sm_{card} {out} e4m3={e4m3}: {report}")
+    assert report.spilled == 0
+    assert report.shared <= aot.SHARED_LIMIT[card]
+    assert report.counts["decode"] == 0, "cards before sm_89 have no such instruction"
+
+
+def test_row_kernels_compile_for_every_card() -> None:
+    jobs = [
+        aot.Job(f"{PACKAGE}.rows:{kernel}", card, types, {"BLOCK": rows.BLOCK}, 4, 3)
+        for card in CARDS
+        for kernel, types in ROWS.items()
+    ]
+    assert {report.spilled for report in aot.compile_all(jobs)} == {0}
