@@ -190,7 +190,7 @@ def _sglang_triton(case: Case) -> Attention:
 
 
 def _flashmla(case: Case) -> Attention:
-    from sgl_kernel.flash_mla import (  # type: ignore[import-not-found]
+    from sgl_kernel.flash_mla import (
         flash_mla_with_kvcache,
         get_mla_metadata,
     )
