@@ -88,7 +88,9 @@ def test_interruption_leaves_no_process(model: Path, number: signal.Signals) -> 
     pids = model / "pids"
     pids.mkdir()
     variables = environment(FAKE_HANGS="1", FAKE_PIDS=str(pids))
-    running = subprocess.Popen(command(*options(model, "stock")), env=variables, cwd=ROOT)
+    running = subprocess.Popen(
+        command(*options(model, "stock")), env=variables, cwd=ROOT, preexec_fn=heed_interrupts
+    )
     while not (found := list(pids.glob("*"))):
         assert running.poll() is None
         time.sleep(0.05)
@@ -96,6 +98,11 @@ def test_interruption_leaves_no_process(model: Path, number: signal.Signals) -> 
     assert running.wait(30) == 130
     for process in (found[0].name, found[0].read_text()):
         assert not Path("/proc", process).exists() or "zombie" in status(process)
+
+
+def heed_interrupts() -> None:
+    """A background job's children ignore SIGINT, unless told otherwise before they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def status(process: str) -> str:
