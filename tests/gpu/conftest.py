@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.gpu import kit
 
 HERE = Path(__file__).parent
 VARIABLES = ("SGLANG_MLA_COMPACT_STRATEGY", "SGLANG_MLA_COMPACT_BUFFER_MIB")
+
+
+class WithoutDevice(pytest.Module):
+    """Skips a test module unread where there is no GPU: a CPU may lack what it imports."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        pytest.skip("needs a CUDA device", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    if torch.cuda.is_available():
+        return None
+    return WithoutDevice.from_parent(parent, path=module_path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.harness import (
-    Engine,
-    Shape,
-    assert_same_bits,
-    capture_one,
-    capture_sizes,
-    decode_batch,
-    differs_in_bits,
-    forward,
-    run_eager,
-)
+from tests.gpu.captures import capture_one, capture_sizes
+from tests.gpu.compare import assert_same_bits, differs_in_bits
+from tests.gpu.engine import Engine, Shape
+from tests.gpu.steps import decode_batch, forward, run_eager
 
 SHAPES = [
     Shape(heads=8),

@@ -14,9 +14,6 @@ import torch
 
 from bench.overlay import load
 
-if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA device", allow_module_level=True)
-
 direct: Any = load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
 
 SM_SCALE = 192**-0.5

@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.harness import (
-    Engine,
-    Shape,
-    assert_same_bits,
-    capture_one,
-    decode_batch,
-    dtype_name,
-    extend_batch,
-    run_eager,
-    verify_batch,
-)
+from tests.gpu.captures import capture_one
+from tests.gpu.compare import assert_same_bits
+from tests.gpu.engine import Engine, Shape, dtype_name
+from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
 
 # Cached prefix and new tokens of each request.
 EXTENDS = {

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.harness import (
-    DEVICE,
-    Engine,
-    Shape,
-    assert_same_bits,
-    decode_batch,
-    reference,
-    rms_error,
-    run_eager,
-)
+from tests.gpu.compare import assert_same_bits, reference, rms_error
+from tests.gpu.engine import DEVICE, Engine, Shape
+from tests.gpu.steps import decode_batch, run_eager
 
 LENGTHS = [130, 1, 700, 64]
 # Rounding of queries' products and of the output to bfloat16, several times over.

@@ -5,20 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.harness import (
-    DEVICE,
-    DIM,
-    Engine,
-    Shape,
-    assert_same_bits,
-    capture_one,
-    decode_batch,
-    differs_in_bits,
-    dtype_name,
-    extend_batch,
-    make_pool,
-    run_eager,
-)
+from tests.gpu.captures import capture_one
+from tests.gpu.compare import assert_same_bits, differs_in_bits
+from tests.gpu.engine import DEVICE, DIM, Engine, Shape, dtype_name, make_pool
+from tests.gpu.steps import decode_batch, extend_batch, run_eager
 
 LENGTHS = [130, 1, 700, 64]
 NAN_BYTE = {torch.float8_e4m3fn: 0x7F, torch.float8_e5m2: 0x7E}

@@ -10,19 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.gpu.harness import (
-    DEVICE,
-    DIM,
-    MODEL_DTYPE,
-    STOCK,
-    Engine,
-    Shape,
-    capture_one,
-    decode_batch,
-    extend_batch,
-    run_eager,
-    verify_batch,
-)
+from tests.gpu.captures import capture_one
+from tests.gpu.engine import DEVICE, DIM, MODEL_DTYPE, STOCK, Engine, Shape
+from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
 
 
 class LargeResults(TorchDispatchMode):

@@ -9,20 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.harness import (
-    COMPACT,
-    DEVICE,
-    STOCK,
-    Engine,
-    Inputs,
-    Shape,
-    assert_same_bits,
-    capture_one,
-    decode_batch,
-    extend_batch,
-    forward,
-    run_eager,
-)
+from tests.gpu.captures import capture_one
+from tests.gpu.compare import assert_same_bits
+from tests.gpu.engine import COMPACT, DEVICE, STOCK, Engine, Inputs, Shape
+from tests.gpu.steps import decode_batch, extend_batch, forward, run_eager
 
 LENGTHS = [130, 1, 700, 64]
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.harness import (
-    DEVICE,
-    DIM,
-    Engine,
-    Shape,
-    assert_same_bits,
-    capture_one,
-    decode_batch,
-    extend_batch,
-    reference,
-    rms_error,
-    run_eager,
-    verify_batch,
-)
+from tests.gpu.captures import capture_one
+from tests.gpu.compare import assert_same_bits, reference, rms_error
+from tests.gpu.engine import DEVICE, DIM, Engine, Shape
+from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
 
 # How much further from float64 than stock the direct kernel may be.
 WORST = 1.05

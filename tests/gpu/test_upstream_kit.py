@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu import harness  # noqa: F401  skips where there is no GPU
 from tests.gpu.kit import CONTROLS, OURS, Outcomes
 from tests.gpu.kit_cases import CASES
 

@@ -7,15 +7,9 @@ import pytest
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact import backend, metrics
 
-from tests.gpu.harness import (
-    COMPACT,
-    Engine,
-    Shape,
-    capture_one,
-    decode_batch,
-    extend_batch,
-    run_eager,
-)
+from tests.gpu.captures import capture_one
+from tests.gpu.engine import COMPACT, Engine, Shape
+from tests.gpu.steps import decode_batch, extend_batch, run_eager
 
 LABELS = {"model": "target", "tp_rank": "0", "pp_rank": "0"}
 
