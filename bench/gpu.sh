@@ -4,10 +4,10 @@
 # usage: bench/gpu.sh STEP...
 #   model    make the benchmark model
 #   tokens   stock, compact and a wrong row: tokens and TPOT at the pool of 495,552
-#   bf16     compact and BF16 KV by turns
+#   bf16     compact and BF16 KV by turns, and their time to first token after a cached prefix
 #   fp8      compact, FlashMLA and Triton by turns
-#   prefix   time to first token of 2,048 tokens after a cached prefix, against BF16 KV
-#   pool     compact at pools of 131,072 and 2,000,000
+#   prefix-graph  time to first token again, under breakable prefill graphs
+#   pool     compact at pools of 131,072 and 2,000,000 by turns
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: bench/results)
@@ -42,8 +42,10 @@ make_model() {
     [ -f "$model/config.json" ] || limited bench.model "$model"
 }
 
-small="1x100 1x8192 16x1024"
+cached="1x2048+256"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
+# Engines that are up at once: each counts what the others hold as used.
+together="--interleave --tokens 64 --fraction 0.95"
 [ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 failed=0
 for step in "$@"; do
@@ -55,23 +57,25 @@ for step in "$@"; do
             ;;
         bf16)
             make_model
-            serve bf16.json "bf16 compact" "$goals" --interleave --tokens 64
+            # shellcheck disable=SC2086
+            serve bf16.json "bf16 compact" "$goals $cached" $together
             ;;
         fp8)
             make_model
-            serve fp8.json "compact flashmla triton" "$goals" --interleave --tokens 64
+            # shellcheck disable=SC2086
+            serve fp8.json "compact flashmla triton" "$goals $cached" $together
             ;;
-        prefix)
+        prefix-graph)
             make_model
-            serve prefix.json "bf16 compact" 1x2048+256 --interleave
-            serve prefix-graph.json "bf16 compact" 1x2048+256 --interleave \
+            # shellcheck disable=SC2086
+            serve prefix-graph.json "bf16 compact" "$cached" $together \
                 --option disable_prefill_cuda_graph=false \
                 --option 'cuda_graph_backend_prefill="breakable"'
             ;;
         pool)
             make_model
-            serve pool-131072.json compact "$small" --pool 131072
-            serve pool-2000000.json compact "$small" --pool 2000000
+            # shellcheck disable=SC2086
+            serve pool.json "pool-131072 pool-2000000" "1x100 1x8192 16x1024" $together
             ;;
         *)
             echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2

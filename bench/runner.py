@@ -76,14 +76,14 @@ class Worker:
         self._log = launch.log
         self._connection, other = context.Pipe()
         self._process = context.Process(target=serve, args=(launch, other))
+        self._started = time.monotonic()
         self._process.start()
+        _say(f"{self.setup.name}: starting")
         other.close()
 
     def wait_until_ready(self) -> None:
-        begin = time.monotonic()
-        _say(f"{self.setup.name}: starting")
         self.description = self.receive()
-        _say(f"{self.setup.name}: ready after {time.monotonic() - begin:.0f} s")
+        _say(f"{self.setup.name}: ready after {time.monotonic() - self._started:.0f} s")
 
     def receive(self) -> dict[str, Any]:
         """The next message; WorkerFailed if the engine reports a failure or has died."""
@@ -135,22 +135,36 @@ def run(plan: Plan, results: Results) -> None:
 
 @contextlib.contextmanager
 def _workers(plan: Plan, group: list[Setup], failures: list[str]) -> Iterator[list[Worker]]:
-    """The engines of a group that start; one starts after the other has its pool."""
+    """The engines of a group that start, all at once: most of a start is the CPU's work."""
     workers: list[Worker] = []
     grace = 0.0
     try:
         for setup in group:
             workers.append(Worker(_launch(plan, setup)))
+        for worker in list(workers):
             try:
-                workers[-1].wait_until_ready()
+                worker.wait_until_ready()
+                _check_pool(plan, worker)
             except WorkerFailed as failure:
                 failures.append(str(failure))
-                workers.pop().stop(0.0)
+                workers.remove(worker)
+                worker.stop(0.0)
         yield workers
         grace = GRACE_SECONDS
     finally:
         for worker in workers:
             worker.stop(grace)
+
+
+def _check_pool(plan: Plan, worker: Worker) -> None:
+    """WorkerFailed if the engine had no memory for the pool that was asked for."""
+    asked = plan.engine.arguments(worker.setup)["max_total_tokens"]
+    got = worker.description["resolved"]["max_total_num_tokens"]
+    if isinstance(asked, int) and got < asked:
+        raise WorkerFailed(
+            f"{worker.setup.name}: the pool holds {got} tokens, not {asked}: give a larger "
+            "--fraction or a smaller --pool."
+        )
 
 
 def _launch(plan: Plan, setup: Setup) -> Launch:

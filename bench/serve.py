@@ -25,7 +25,10 @@ from bench.runner import Plan, WorkerFailed, run
 from bench.setups import SETUPS, Engine
 
 DEFAULT_LOADS = ["1x100", "1x8192", "16x8192", "64x2048"]
-LOAD_HELP = "BATCHxTOKENS, or BATCHxTOKENS+PREFIX to start on a cached prefix"
+LOAD_HELP = (
+    "BATCHxTOKENS, or BATCHxTOKENS+PREFIX to start on a cached prefix; one of these leaves the "
+    "prefix cache on for all, and repeats of the others then find their prompts in it"
+)
 DEFAULT_POOL = 495_552
 
 
@@ -111,15 +114,13 @@ def plan_from(chosen: argparse.Namespace) -> Plan:
     if chosen.tokens < 2 or chosen.repeats < 1:
         raise ValueError("--tokens must be 2 or more and --repeats 1 or more.")
     loads = [Load.parse(text) for text in chosen.loads]
-    if len({bool(load.prefix) for load in loads}) > 1:
-        raise ValueError("Loads with and without a cached prefix can't share a run: make two.")
     options = dict(_option(text) for text in chosen.option)
     return Plan(
         engine=Engine(
             str(chosen.model),
             chosen.pool or None,
             chosen.fraction,
-            cached_prefix=loads[0].prefix > 0,
+            cached_prefix=any(load.prefix for load in loads),
             options=options,
         ),
         setups=[SETUPS[name] for name in chosen.setups],

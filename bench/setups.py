@@ -25,8 +25,10 @@ class Setup:
     wrong_row: bool = False
 
 
-def _compact(name: str, strategy: str, wrong_row: bool = False) -> Setup:
+def _compact(name: str, strategy: str, wrong_row: bool = False, pool: int | None = None) -> Setup:
     options: dict[str, object] = {"attention_backend": COMPACT, "kv_cache_dtype": "fp8_e4m3"}
+    if pool:
+        options["max_total_tokens"] = pool
     return Setup(name, options, {"SGLANG_MLA_COMPACT_STRATEGY": strategy}, wrong_row)
 
 
@@ -38,6 +40,8 @@ SETUPS = {
         _compact("compact-gather", "gather"),
         _compact("compact-direct", "direct"),
         _compact("wrong-row", "auto", wrong_row=True),
+        _compact("pool-131072", "auto", pool=131_072),
+        _compact("pool-2000000", "auto", pool=2_000_000),
         Setup("bf16", {"attention_backend": "flashinfer", "kv_cache_dtype": "bfloat16"}),
         Setup(
             "flashmla",

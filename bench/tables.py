@@ -13,15 +13,7 @@ from bench.loads import Load
 from bench.proof import summary
 from bench.results import Results, paired_ratio
 
-SERVED = (
-    "tokens",
-    "proof",
-    "bf16",
-    "fp8",
-    "prefix",
-    "prefix-graph",
-    "pool-*",
-)  # files of `bench.serve`
+SERVED = ("tokens", "proof", "bf16", "fp8", "prefix-graph", "pool")  # files of `bench.serve`
 MISSING = "*Not measured yet.*"
 
 
@@ -65,7 +57,7 @@ def ratios(folder: Path) -> str:
     files = [results for name in ("bf16", "fp8") if (results := _load(folder, name))]
     if not files:
         return MISSING
-    loads = sorted({load for results in files for load in results.loads()})
+    loads = sorted({load for results in files for load in results.loads() if not load.prefix})
     others = [
         (name, results)
         for results in files
@@ -95,42 +87,43 @@ def _ratio_cell(one: dict[str, Any] | None, other: dict[str, Any] | None, figure
 def first_token(folder: Path) -> str:
     """Time to the first token after a cached prefix, against BF16 KV."""
     rows = []
-    for name, graph in (("prefix", "off"), ("prefix-graph", "breakable")):
-        results = _load(folder, name)
-        for load in results.loads() if results else []:
-            assert results
-            compact, bf16 = results.find("compact", load), results.find("bf16", load)
-            if compact and bf16:
-                times = [f"{record['ttft_ms']:.1f}" for record in (compact, bf16)]
-                ratio = _ratio_cell(compact, bf16, "ttft_ms")
-                rows.append([str(load), graph, *times, ratio])
+    for name, graph in (("bf16", "off"), ("prefix-graph", "breakable")):
+        if results := _load(folder, name):
+            rows += [_first_token_row(results, load, graph) for load in _prefixed(results)]
     header = ["requests x tokens + cached", "prefill graph", "compact, ms", "BF16, ms", "ratio"]
     return _markdown(header, rows) if rows else MISSING
 
 
+def _prefixed(results: Results) -> list[Load]:
+    return [load for load in results.loads() if load.prefix]
+
+
+def _first_token_row(results: Results, load: Load, graph: str) -> list[str]:
+    compact, bf16 = results.find("compact", load), results.find("bf16", load)
+    times = [f"{r['ttft_ms']:.1f}" if r else "not measured" for r in (compact, bf16)]
+    return [str(load), graph, *times, _ratio_cell(compact, bf16, "ttft_ms")]
+
+
 def pool_series(folder: Path) -> dict[str, list[tuple[float, float]]]:
     """(pool in tokens, ms a token) of compact at one short request."""
-    load = Load(1, 100)
-    points = []
-    for path in sorted(folder.glob("pool-*.json")):
-        record = Results.load(path).find("compact", load)
-        if record:
-            points.append((record["resolved"]["max_total_num_tokens"], record["tpot_ms"]))
+    results, load = _load(folder, "pool"), Load(1, 100)
+    found = [results.find(name, load) for name in results.setups()] if results else []
+    points = [(r["resolved"]["max_total_num_tokens"], r["tpot_ms"]) for r in found if r]
     return {"compact": points} if points else {}
 
 
 def pool(folder: Path) -> str:
-    """Time a token at different pool sizes."""
-    files = [Results.load(path) for path in folder.glob("pool-*.json")]
-    files.sort(key=lambda results: int(results.about["pool"]))
-    if not files:
+    """Time a token at a small pool and a large one, and the ratio of the two."""
+    results = _load(folder, "pool")
+    if results is None:
         return MISSING
-    loads = sorted({load for results in files for load in results.loads()})
-    header = ["requests x tokens", *(f"pool {results.about['pool']:,}, ms" for results in files)]
+    small, large = results.setups()
+    header = ["requests x tokens", *(f"`{name}`, ms" for name in (small, large)), "ratio"]
     rows = []
-    for load in loads:
-        records = [results.find("compact", load) for results in files]
-        rows.append([str(load), *(f"{r['tpot_ms']:.2f}" if r else "not measured" for r in records)])
+    for load in results.loads():
+        one, other = results.find(small, load), results.find(large, load)
+        times = [f"{r['tpot_ms']:.2f}" if r else "not measured" for r in (one, other)]
+        rows.append([str(load), *times, _ratio_cell(one, other, "tpot_ms")])
     return _markdown(header, rows)
 
 
@@ -162,17 +155,22 @@ def _kernels_row(point: dict[str, Any]) -> list[str]:
 def hosts(folder: Path) -> str:
     """What the figures were measured on, a line a file."""
     lines = []
-    for path in sorted(path for name in SERVED for path in folder.glob(f"{name}.json")):
-        results = Results.load(path)
-        if results.records:
+    for name in SERVED:
+        results = _load(folder, name)
+        if results and results.records:
             about, host = results.about, results.records[0]["host"]
             versions = ", ".join(f"{name} {value}" for name, value in host.items())
             model = f"{about['model']}, {about['layers'] or 'unknown'} layers"
             lines.append(
-                f"- `{path.name}`: {versions}; {model}; pool {about['pool']}; "
+                f"- `{name}.json`: {versions}; {model}; pool {_pools(results)}; "
                 f"{about['repeats']} repeats of {about['tokens']} tokens"
             )
     return "\n".join(lines) or MISSING
+
+
+def _pools(results: Results) -> str:
+    sizes = {record["resolved"]["max_total_num_tokens"] for record in results.records}
+    return " and ".join(map(str, sorted(sizes)))
 
 
 def proof(folder: Path) -> str:

@@ -45,8 +45,15 @@ def folder(tmp_path: Path) -> Path:
     pair = [
         record("bf16", "1x100", [6.0, 5.0, 6.0], [1, 2, 3]),
         record("compact", "1x100", [6.6, 5.0, 6.0], [1, 2, 3]),
+        record("bf16", "1x9+5", [6.0, 5.0, 6.0], [1, 2, 3]),
+        record("compact", "1x9+5", [6.0, 5.0, 6.0], [1, 2, 3]),
     ]
     Results(tmp_path / "bf16.json", ABOUT, pair).save()
+    pools = [
+        record("pool-131072", "1x100", [5.0, 5.0, 5.0], [1, 2, 3]),
+        record("pool-2000000", "1x100", [5.0, 4.0, 5.0], [1, 2, 3]),
+    ]
+    Results(tmp_path / "pool.json", ABOUT, pools).save()
     return tmp_path
 
 
@@ -62,6 +69,16 @@ def test_table_holds_medians_ratios_of_pairs_and_verdicts(folder: Path) -> None:
 def test_ratio_is_the_median_of_pairs_with_its_range(folder: Path) -> None:
     text = render("<!-- bench:ratios -->\n<!-- /bench -->", folder)
     assert "| 1x100 | 6.00 | 1.000 (1.000 to 1.100) |" in text
+
+
+def test_first_tokens_are_those_behind_a_cached_prefix(folder: Path) -> None:
+    rows = render("<!-- bench:first-token -->\n<!-- /bench -->", folder).splitlines()[3:-1]
+    assert rows == ["| 1x9+5 | off | 10.0 | 10.0 | 1.000 (1.000 to 1.000) |"]
+
+
+def test_two_pools_are_compared_by_pairs(folder: Path) -> None:
+    text = render("<!-- bench:pool -->\n<!-- /bench -->", folder)
+    assert "| 1x100 | 5.00 | 5.00 | 1.000 (1.000 to 1.250) |" in text
 
 
 def test_a_second_rendering_changes_nothing(folder: Path) -> None:
@@ -138,7 +155,11 @@ def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFix
 def test_pictures_are_drawn(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     draw(folder, folder / "images")
-    assert sorted(path.name for path in (folder / "images").iterdir()) == ["bf16.png", "stock.png"]
+    assert sorted(path.name for path in (folder / "images").iterdir()) == [
+        "bf16.png",
+        "pool.png",
+        "stock.png",
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -83,6 +83,13 @@ def test_an_engine_that_fails_is_named_with_its_log_and_the_others_measured(
     assert [record["setup"] for record in records(model)] == ["stock", "stock"]
 
 
+def test_a_pool_smaller_than_asked_is_not_measured(model: Path) -> None:
+    done = serve(*options(model, "stock"), FAKE_POOL="4000")
+    assert done.returncode == 1
+    assert "stock: the pool holds 4000 tokens, not 495552" in done.stderr
+    assert records(model) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interruption_leaves_no_process(model: Path, number: signal.Signals) -> None:
     pids = model / "pids"

@@ -26,7 +26,8 @@ class Engine:
             Path(folder, str(self.scheduler.pid)).write_text(str(os.getpid()))
 
     def get_server_info(self) -> dict[str, Any]:
-        return {**self.options, "max_total_num_tokens": self.options["max_total_tokens"] or 4096}
+        pool = os.environ.get("FAKE_POOL") or self.options["max_total_tokens"] or 4096
+        return {**self.options, "max_total_num_tokens": int(pool)}
 
     def generate(
         self, input_ids: list[list[int]], sampling_params: dict[str, Any], stream: bool
