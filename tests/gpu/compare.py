@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tests.gpu.engine import NOPE, ROPE, Engine, Inputs
+from tests.kernels.reference import attention
 
 
 def assert_same_bits(
@@ -31,11 +32,7 @@ def differs_in_bits(actual: list[torch.Tensor], expected: list[torch.Tensor]) ->
 
 
 def reference(engine: Engine, batch: Any, inputs: list[Inputs]) -> list[torch.Tensor]:
-    """The step in float64, from the pool as it is after the step wrote its keys.
-
-    softmax(scaling * (q_nope . latent + q_rope . rope)) . latent over each request's slots,
-    causal within the new tokens.
-    """
+    """`attention` of the step in float64, from the pool as it is after the step wrote its keys."""
     new = batch.extend_seq_lens_cpu or [1] * batch.batch_size
     verifying = batch.forward_mode.is_target_verify()
     lengths = [
@@ -59,16 +56,10 @@ def attend(
     q_rope: torch.Tensor,
 ) -> torch.Tensor:
     """One request of `reference`; [new tokens, heads * 512] float64."""
-    new, length = len(q_nope), len(slots)
-    rows = keys.view(torch.uint8)[slots].view(engine.shape.dtype).to(torch.float64).squeeze(1)
-    query = torch.cat([q_nope.view(new, -1, NOPE), q_rope.view(new, -1, ROPE)], -1).double()
-    scores = torch.einsum("thd,kd->thk", query, rows) * engine.layers[0].scaling
-    visible = (
-        torch.arange(length, device=slots.device)[None]
-        <= (torch.arange(length - new, length, device=slots.device)[:, None])
-    )
-    scores = scores.masked_fill(~visible[:, None], float("-inf"))
-    return torch.einsum("thk,kd->thd", scores.softmax(-1), rows[:, :NOPE]).reshape(new, -1)
+    new = len(q_nope)
+    rows = keys.view(torch.uint8)[slots].view(engine.shape.dtype).squeeze(1)
+    query = torch.cat([q_nope.view(new, -1, NOPE), q_rope.view(new, -1, ROPE)], -1)
+    return attention(query, rows, engine.layers[0].scaling)[0].flatten(1)
 
 
 def rms_error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:

@@ -5,20 +5,19 @@ Hopper's kernel is written in Gluon, which has no interpreter: this is where its
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from bench.overlay import load
+from tests.kernels import reference
+from tests.kernels.reference import Step
 
 direct: Any = load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
 
-SM_SCALE = 192**-0.5
 ROWS = 1 << 14
-QUIET_NAN = 0x7F
 # Errors are root mean squares, measured by what rounding the ideal output once would cost.
 TOLERANCE = 1.05
 CARD = torch.cuda.get_device_capability()
@@ -30,60 +29,23 @@ HOPPER = {
 }
 
 
-@dataclass
-class Step:
-    """The inputs of one layer of one step."""
-
-    query: torch.Tensor
-    pool: torch.Tensor
-    slots: torch.Tensor
-    lengths: list[int]
-    tokens: list[int]
-
-
 def make_step(
     lengths: list[int], tokens: list[int], heads: int, dtype: torch.dtype = torch.float8_e4m3fn
 ) -> Step:
-    """Random rows, some of them used twice; every other slot, and the list's tail, hold NaN."""
-    generator = torch.Generator("cuda").manual_seed(heads + sum(lengths))
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device="cuda")
-
-    pool = normal(ROWS, 1, 576).to(dtype)
-    order = torch.randperm(ROWS, generator=generator, device="cuda").to(torch.int32)
-    slots, stale = order[: sum(lengths)].clone(), order[-128:]
-    slots[1::7] = slots[0]
-    idle = torch.ones(ROWS, dtype=torch.bool, device="cuda")
-    idle[slots.long()] = False
-    pool.view(torch.uint8)[idle] = QUIET_NAN
-    query = normal(sum(tokens), heads, 576).to(torch.bfloat16)
-    return Step(query, pool, torch.cat([slots, stale]), lengths, tokens)
-
-
-def offsets(counts: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device="cuda")
+    seed = heads + sum(lengths)
+    return reference.make_step(lengths, tokens, heads, dtype, rows=ROWS, device="cuda", seed=seed)
 
 
 def attend(step: Step, workspace: Any, out: torch.Tensor, lse: torch.Tensor) -> None:
-    direct.attend(
-        step.query[..., :512],
-        step.query[..., 512:],
-        step.pool,
-        step.slots,
-        workspace,
-        sm_scale=SM_SCALE,
-        out=out,
-        lse=lse,
-    )
+    direct.attend(*step.operands, workspace, sm_scale=reference.SM_SCALE, out=out, lse=lse)
 
 
 def planned(step: Step, q_per_request: int | None = 1, config: Any = None) -> Any:
     total, heads, _ = step.query.shape
     device = torch.device("cuda", 0)
     space = direct.make_workspace(heads, total, device, q_per_request=q_per_request, config=config)
-    ragged = offsets(step.tokens) if q_per_request is None else None
-    direct.plan(space, offsets(step.lengths), ragged)
+    ragged = step.offsets(step.tokens) if q_per_request is None else None
+    direct.plan(space, step.offsets(step.lengths), ragged)
     return space
 
 
@@ -98,24 +60,9 @@ def run(step: Step, q_per_request: int | None = 1, config: Any = None) -> Any:
     return out, lse
 
 
-def reference(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float64 attention, token by token."""
-    outs, lses = [], []
-    first_slot = first_token = 0
-    for length, tokens in zip(step.lengths, step.tokens, strict=True):
-        rows = step.pool[step.slots[first_slot : first_slot + length].long(), 0].double()
-        for token in range(tokens):
-            seen = rows[: max(length - tokens + token + 1, 0)]
-            scores = step.query[first_token + token].double() @ seen.T * SM_SCALE
-            outs.append(scores.softmax(-1) @ seen[:, :512])
-            lses.append(scores.logsumexp(-1) * direct.LOG2_E)
-        first_slot, first_token = first_slot + length, first_token + tokens
-    return torch.stack(outs), torch.stack(lses)
-
-
 def assert_close(result: tuple[torch.Tensor, torch.Tensor], step: Step) -> None:
     out, lse = result
-    ideal, ideal_lse = reference(step)
+    ideal, ideal_lse = reference.reference(step)
     error = (out.double() - ideal).flatten(1).norm(dim=1)
     rounding = (ideal.to(out.dtype).double() - ideal).flatten(1).norm(dim=1)
     limit = TOLERANCE * rounding + 1e-5 * ideal.flatten(1).norm(dim=1)
@@ -194,15 +141,9 @@ def test_ragged_extend_matches_float64() -> None:
 def test_every_code_is_decoded_as_the_cast_does(dtype: torch.dtype, own: bool) -> None:
     """A request of one row returns that row: 512 codes a request."""
     step = make_step([1, 1], [1, 1], 16, dtype)
-    step.slots[1] = (step.slots[0] + 1) % ROWS  # two rows of their own
-    codes = torch.arange(256, dtype=torch.uint8, device="cuda")
-    used = step.slots[:2].long()
-    rows = torch.zeros_like(step.pool.view(torch.uint8)[used, 0])
-    rows[0, :256] = torch.where(codes.view(dtype).float().isfinite(), codes, 0)
-    rows[1, 17] = QUIET_NAN
-    step.pool.view(torch.uint8)[used, 0] = rows
+    expected = step.hold_every_code()
     out, _ = run(step, config=None if own else portable(16))
-    assert torch.equal(out[0].float(), rows[0, :512].view(dtype).float().expand(16, 512))
+    assert torch.equal(out[0].float(), expected.expand(16, 512))
     assert bool(out[1, :, 17].isnan().all()), "NaN in a visible row reaches the output"
 
 
@@ -220,7 +161,7 @@ def test_replays_give_the_same_bits_and_follow_new_lengths(heads: int, own: bool
             attend(step, space, out, lse)
     for lengths in (LENGTHS, [5000, 3, 2, 1, 70, 0]):
         step = replace(step, lengths=lengths)
-        direct.plan(space, offsets(lengths))
+        direct.plan(space, step.offsets(lengths))
         for _ in range(20):
             graph.replay()
         assert_close(layers[0], step)

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 
 import pytest
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact import direct
 
+from tests.kernels.reference import QUIET_NAN, SM_SCALE, Step, make_step, reference
+
 # numpy warns where the hardware would not: log2(0), 1 / 0 in a branch not taken.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
 
-SM_SCALE = 192**-0.5
-ROWS = 1024
 # Root mean square, relative. Results are float32 here, as the interpreter truncates to bfloat16:
 # what remains is the rounding of probabilities to float16. Probabilities in bfloat16 fail this.
 TOLERANCE = 2e-4
-QUIET_NAN = 0x7F
-
-
-@dataclass
-class Step:
-    """The inputs of one layer of one step."""
-
-    query: torch.Tensor
-    pool: torch.Tensor
-    slots: torch.Tensor
-    lengths: list[int]
-    tokens: list[int]
-
-    def offsets(self, counts: list[int]) -> torch.Tensor:
-        return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
-
-
-def make_step(
-    lengths: list[int],
-    tokens: list[int],
-    heads: int,
-    dtype: torch.dtype = torch.float8_e4m3fn,
-    seed: int = 0,
-) -> Step:
-    """Random rows; every slot that no request uses, and the list's tail, hold NaN."""
-    generator = torch.Generator().manual_seed(seed)
-    pool = torch.randn(ROWS, 1, 576, generator=generator).to(dtype)
-    slots = torch.randperm(ROWS, generator=generator)[: sum(lengths)].to(torch.int32)
-    idle = torch.ones(ROWS, dtype=torch.bool)
-    idle[slots.long()] = False
-    pool.view(torch.uint8)[idle] = QUIET_NAN
-    stale = torch.nonzero(idle)[:64, 0].to(torch.int32)
-    query = torch.randn(sum(tokens), heads, 576, generator=generator).to(torch.bfloat16)
-    return Step(query, pool, torch.cat([slots, stale]), lengths, tokens)
 
 
 def run(
@@ -67,32 +32,8 @@ def run(
     direct.plan(workspace, step.offsets(step.lengths), ragged)
     out = torch.full((total, heads, 512), 7.0) if out is None else out
     lse = torch.full((total, heads), 7.0)
-    direct.attend(
-        step.query[..., :512],
-        step.query[..., 512:],
-        step.pool,
-        step.slots,
-        workspace,
-        sm_scale=SM_SCALE,
-        out=out,
-        lse=lse,
-    )
+    direct.attend(*step.operands, workspace, sm_scale=SM_SCALE, out=out, lse=lse)
     return out, lse
-
-
-def reference(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float64 attention, token by token."""
-    outs, lses = [], []
-    first_slot = first_token = 0
-    for length, tokens in zip(step.lengths, step.tokens, strict=True):
-        rows = step.pool[step.slots[first_slot : first_slot + length].long(), 0].double()
-        for token in range(tokens):
-            seen = rows[: max(length - tokens + token + 1, 0)]
-            scores = step.query[first_token + token].double() @ seen.T * SM_SCALE
-            outs.append(scores.softmax(-1) @ seen[:, :512])
-            lses.append(scores.logsumexp(-1) * direct.LOG2_E)
-        first_slot, first_token = first_slot + length, first_token + tokens
-    return torch.stack(outs), torch.stack(lses)
 
 
 def assert_close(result: tuple[torch.Tensor, torch.Tensor], step: Step) -> None:
@@ -171,22 +112,13 @@ def test_a_replay_may_have_other_lengths() -> None:
         step = make_step(lengths, [1, 1], 16, seed=lengths[0])
         direct.plan(workspace, step.offsets(lengths))
         out, lse = torch.empty(2, 16, 512), torch.empty(2, 16)
-        direct.attend(
-            step.query[..., :512],
-            step.query[..., 512:],
-            step.pool,
-            step.slots,
-            workspace,
-            sm_scale=SM_SCALE,
-            out=out,
-            lse=lse,
-        )
+        direct.attend(*step.operands, workspace, sm_scale=SM_SCALE, out=out, lse=lse)
         assert_close((out, lse), step)
 
 
 def test_rows_of_the_pool_and_of_the_output_may_be_strided() -> None:
     step = make_step([70, 130], [1, 1], 16)
-    wide = torch.full((ROWS, 3, 576), QUIET_NAN, dtype=torch.uint8).view(step.pool.dtype)
+    wide = torch.full((len(step.pool), 3, 576), QUIET_NAN, dtype=torch.uint8).view(step.pool.dtype)
     wide[:, 1:2].copy_(step.pool)
     step.pool = wide[:, 1:2]
     out = torch.zeros(2, 16, 600)[..., :512]
@@ -217,16 +149,8 @@ def test_queries_beyond_float16_keep_their_precision(magnitude: float) -> None:
 def test_every_code_is_decoded_as_the_cast_does(dtype: torch.dtype) -> None:
     """A request of one row returns that row: 512 codes a request."""
     step = make_step([1, 1], [1, 1], 8, dtype)
-    codes = torch.arange(256, dtype=torch.uint8)
-    finite = codes.view(dtype).float().isfinite()
-    rows = step.pool.view(torch.uint8)[step.slots[:2].long(), 0]
-    rows[:, 512:] = 0
-    rows[0, :256] = torch.where(finite, codes, 0)
-    rows[1, :512] = 0
-    rows[1, 17] = QUIET_NAN
-    step.pool.view(torch.uint8)[step.slots[:2].long(), 0] = rows
+    expected = step.hold_every_code()
     out, _ = run(step)
-    expected = rows[0, :512].view(dtype).float()
     assert torch.equal(out[0].float(), expected.expand(8, 512))
     assert bool(out[1].isnan().all()), "NaN in a visible row reaches the output"
 
@@ -260,9 +184,8 @@ def test_wrong_shapes_are_refused_in_one_sentence() -> None:
     step = make_step([4], [1], 8)
     workspace = direct.make_workspace(16, 1, torch.device("cpu"))
     out = torch.empty(1, 8, 512, dtype=torch.bfloat16)
-    query = (step.query[..., :512], step.query[..., 512:])
     with pytest.raises(ValueError, match="8 heads exceed a workspace for 1 tokens of 16"):
-        direct.attend(*query, step.pool, step.slots, workspace, sm_scale=1.0, out=out)
+        direct.attend(*step.operands, workspace, sm_scale=1.0, out=out)
     with pytest.raises(ValueError, match="qo_indptr is given"):
         direct.plan(workspace, step.offsets([4]), step.offsets([1]))
     with pytest.raises(ValueError, match=r"the pool holds torch\.uint8"):
