@@ -139,11 +139,13 @@ def test_a_bounded_buffer_leaves_every_decode_to_direct_reading(bounded: Any) ->
 def test_an_extend_reads_directly_only_while_it_does_not_fit(bounded: Any) -> None:
     pool = Pool()
     attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
-    fits, overflows = EXTEND, Batch(MANY.slots, [3, 1, 1])
-    assert_same(run(attention, fits), expected(pool, fits))
-    attention._buffer.fill_(float("nan"))
-    assert_close(run(attention, overflows), expected(pool, overflows))
-    assert_same(run(attention, fits), expected(pool, fits))
+    repeated = Batch([torch.full((BOUND + 6,), 5)], [2])
+    alone = Batch([torch.arange(BOUND + 6)], [2])
+    for fits in (EXTEND, Batch(FEW.slots[:1], [2]), repeated):
+        assert_same(run(attention, fits), expected(pool, fits))
+        for overflows in (Batch(MANY.slots, [3, 1, 1]), alone):
+            attention._buffer.fill_(float("nan"))
+            assert_close(run(attention, overflows), expected(pool, overflows))
 
 
 def test_a_direct_extend_takes_queries_that_are_padded_past_its_tokens(bounded: Any) -> None:

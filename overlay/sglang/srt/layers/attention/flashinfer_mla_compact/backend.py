@@ -127,18 +127,16 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
     def place_extend(self, wrapper: Any, requests: int) -> None:
         """After upstream planned an extend or a verify: make its indices fit what it reads."""
         indices, kv_indptr = wrapper._kv_indices_buf, wrapper._kv_indptr_buf
-        self._reads_directly = self._bounded and (
-            wrapper._use_cuda_graph or self._overflows(indices, kv_indptr[-1:])
+        captured, total = wrapper._use_cuda_graph, kv_indptr[-1:]
+        self._reads_directly = (self._bounded and captured) or not self._compact(
+            indices, total, requests
         )
         if self._reads_directly:
             direct = self._extend_wrapper(wrapper)
             direct.slots = indices
             direct.cut(kv_indptr, wrapper._qo_indptr_buf)
-            self._watch.step("direct", kv_indptr[-1:], kv_indptr[-1:])
-            reason = "graph" if wrapper._use_cuda_graph else "rows"
-            self._watch.fallback(reason, self._rows.capacity)
-        else:
-            self._compact(indices, kv_indptr[-1:], requests)
+            self._watch.step("direct", total, total)
+            self._watch.fallback("graph" if captured else "rows", self._rows.capacity)
 
     def place_nothing(self) -> None:
         """After upstream planned an extend that takes its keys from the forward pass itself."""
@@ -150,18 +148,18 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         gather_rows(rows, self._rows.slots, self._rows.count, self._buffer, self._programs)
         return self._buffer
 
-    def _compact(self, indices: torch.Tensor, total: torch.Tensor, requests: int) -> None:
-        """`indices[:total]`, pool slots, become compact rows; only several requests can share."""
-        if requests == 1:
+    def _compact(self, indices: torch.Tensor, total: torch.Tensor, requests: int) -> bool:
+        """`indices[:total]`, pool slots, become compact rows; False, and they stay, if too many."""
+        if requests == 1 and not self._bounded:  # has nothing to share, and always fits
             self._rows.assign_alone(indices, total)
         else:
             self._rows.claim(indices, total)
+            # Waits for the device, as planning did.
+            if self._bounded and int(self._rows.count) > self._rows.capacity:
+                return False
             self._rows.translate(indices, total)
         self._watch.step("gather", total, self._rows.count)
-
-    def _overflows(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
-        self._rows.claim(indices, total)
-        return int(self._rows.count) > self._rows.capacity  # waits for the device, as planning did
+        return True
 
     def _run_directly(self) -> None:
         metadata = self.forward_metadata
