@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "gather")
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bench model with few layers, which all processes of a session share."""
+    from tests.gpu.served import made_once, make_model
+
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return made_once(shared / "small-model", make_model)
 
 
 @pytest.fixture(scope="session", autouse=True)

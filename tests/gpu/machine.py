@@ -1,4 +1,4 @@
-"""Prints what the results of a GPU run are named after: the card and the release of sglang."""
+"""Prints what the results of a GPU run are named after: the cards and the release of sglang."""
 
 from __future__ import annotations
 
@@ -23,4 +23,5 @@ def release() -> str:
 
 if __name__ == "__main__":
     card = torch.cuda.get_device_name().lower().replace(" ", "-")
-    print(f"{card}-sglang-{release()}")
+    several = f"-x{count}" if (count := torch.cuda.device_count()) > 1 else ""
+    print(f"{card}{several}-sglang-{release()}")

@@ -1,0 +1,192 @@
+"""What runs in the process of a served engine: its start, and what tests ask of it.
+
+sglang is imported where it is used: tests name these functions in processes without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+FLUSH_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request for greedy tokens.
+
+    Attributes:
+        prompt: token ids.
+        tokens: how many to generate.
+        abort_after: abort once that many have come; 0 for never.
+        rank: the data-parallel rank that serves it; None leaves that to the engine.
+    """
+
+    prompt: list[int]
+    tokens: int
+    abort_after: int = 0
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        tokens: generated token ids.
+        ended: "length" or "abort".
+        cached: prompt tokens that the prefix cache had.
+        steps: target verify steps of a speculative engine; 0 for any other.
+    """
+
+    tokens: list[int]
+    ended: str
+    cached: int = 0
+    steps: int = 0
+
+
+def serve(
+    arguments: dict[str, Any], environment: Mapping[str, str], log: Path, connection: Connection
+) -> None:
+    """Process entry: sends True once the engine is up, then the result of each (function, *args).
+
+    What a function raises is sent as text, and the engine stays. It ends with its parent.
+    """
+    os.setsid()  # one signal to the group ends the engine's own processes, too
+    _redirect(log)
+    os.environ.update(environment)
+    engine = _start(arguments)
+    connection.send((True, None))
+    while (call := _received(connection)) is not None:
+        function, *rest = call
+        try:
+            connection.send((True, function(engine, *rest)))
+        except Exception:
+            connection.send((False, traceback.format_exc()))
+    engine.shutdown()
+
+
+def _redirect(log: Path) -> None:
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(target, sys.stdout.fileno())
+    os.dup2(target, sys.stderr.fileno())
+
+
+def _received(connection: Connection) -> Any:
+    try:
+        return connection.recv()
+    except EOFError:  # the parent is gone
+        return None
+
+
+def _start(arguments: dict[str, Any]) -> Any:
+    from sglang.srt.entrypoints.engine import Engine
+
+    class ReportingEngine(Engine):  # type: ignore[misc]
+        run_scheduler_process_func = staticmethod(run_reporting_scheduler)
+
+    return ReportingEngine(**arguments)
+
+
+def run_reporting_scheduler(*arguments: Any) -> None:
+    """Entry of a scheduler process that adds its device memory to its state."""
+    import torch
+    from sglang.srt.managers import scheduler
+
+    right = scheduler.Scheduler.get_internal_state
+
+    def get_internal_state(self: Any, request: Any) -> Any:
+        output = right(self, request)
+        torch.cuda.synchronize()
+        output.internal_state["device_memory"] = {
+            "allocated": torch.cuda.memory_allocated(),
+            "reserved": torch.cuda.memory_reserved(),
+        }
+        return output
+
+    scheduler.Scheduler.get_internal_state = get_internal_state
+    scheduler.run_scheduler_process(*arguments)
+
+
+def ask(engine: Any, asked: list[Ask], at_once: int = 64) -> list[Answer]:
+    """Answers in the order of the requests, of which at most `at_once` are under way."""
+
+    async def all_of_them() -> list[Answer]:
+        room = asyncio.Semaphore(at_once)
+        return await asyncio.gather(*(_answer(engine, one, room) for one in asked))
+
+    return list(engine.loop.run_until_complete(all_of_them()))
+
+
+async def _answer(engine: Any, asked: Ask, room: asyncio.Semaphore) -> Answer:
+    name = uuid4().hex
+    async with room:
+        chunks = await engine.async_generate(
+            input_ids=asked.prompt,
+            sampling_params=_sampling(asked),
+            stream=True,
+            rid=name,
+            routed_dp_rank=asked.rank,
+        )
+        tokens: list[int] = []
+        about: dict[str, Any] = {}
+        async for chunk in chunks:
+            about = chunk["meta_info"]
+            tokens = max(tokens, list(chunk["output_ids"]), key=len)
+            if asked.abort_after and len(tokens) >= asked.abort_after:
+                engine.tokenizer_manager.abort_request(name)
+    cached, steps = (int(about.get(key, 0)) for key in ("cached_tokens", "spec_verify_ct"))
+    return Answer(tokens, about["finish_reason"]["type"], cached, steps)
+
+
+def _sampling(asked: Ask) -> dict[str, Any]:
+    return {
+        "temperature": 0.0,
+        "max_new_tokens": asked.tokens,
+        "ignore_eos": True,
+        "stream_interval": 1 if asked.abort_after else 1 << 20,
+    }
+
+
+def flush(engine: Any) -> None:
+    """Empty the prefix cache and the allocator's; RuntimeError if the engine stays busy."""
+    deadline = time.monotonic() + FLUSH_SECONDS
+    while not engine.flush_cache().success:  # refused until the last batch is put away
+        if time.monotonic() > deadline:
+            raise RuntimeError("The engine stays busy and can't flush its cache.")
+        time.sleep(0.05)
+
+
+def device_memory(engine: Any) -> dict[str, int]:
+    """Bytes "allocated" and "reserved" by the first scheduler once it is idle, caches empty."""
+    flush(engine)
+    states = engine.get_server_info()["internal_states"]
+    return dict(states[0]["device_memory"])
+
+
+def reload(engine: Any, folder: str) -> tuple[bool, str]:
+    """Take the weights of another checkpoint; whether that worked, and sglang's message."""
+    flush(engine)  # a scheduler that is still busy dies of it
+    success, message, *_ = engine.update_weights_from_disk(folder)
+    return bool(success), str(message)
+
+
+def release(engine: Any) -> None:
+    """Give weights and pool back to the device."""
+    flush(engine)
+    engine.release_memory_occupation()
+
+
+def resume(engine: Any, folder: str) -> tuple[bool, str]:
+    """Take the memory again, and the weights, which releasing has lost."""
+    engine.resume_memory_occupation()
+    return reload(engine, folder)
