@@ -115,8 +115,8 @@ def host() -> dict[str, str]:
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    except metadata.PackageNotFoundError:  # a package on PYTHONPATH has no metadata
+        return str(getattr(sys.modules.get(package), "__version__", "not installed"))
 
 
 def measure(engine: Any, asked: Requests) -> dict[str, Any]:

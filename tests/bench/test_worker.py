@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.loads import Load, requests
-from bench.worker import measure, timings
+from bench.worker import host, measure, timings
 from tests.bench.serving import TASK
 
 
@@ -83,3 +86,17 @@ def test_what_is_not_a_load_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["1x100", "16x8192", "1x2048+256"])
 def test_a_load_is_written_as_it_is_read(text: str) -> None:
     assert str(Load.parse(text)) == text
+
+
+def test_a_package_without_metadata_tells_its_version_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setitem(sys.modules, "sglang", SimpleNamespace(__version__="0.5.17"))
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    versions = host()
+    assert versions["sglang"] == "0.5.17"
+    assert versions["triton"] == "not installed"
