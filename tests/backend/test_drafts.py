@@ -1,0 +1,42 @@
+"""A draft step's lengths count the drafts before it and its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.backend import upstream, upstream_backend
+from tests.backend.conftest import Import
+
+BACKEND = "sglang.srt.layers.attention.flashinfer_mla_backend"
+
+
+@pytest.fixture
+def draft(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    contents = {**upstream_backend.CONTENTS, "FlashInferMLAMultiStepDraftBackend": object}
+    monkeypatch.setitem(upstream.MODULES, BACKEND, contents)
+    overlay: Import = request.getfixturevalue("overlay")
+    return overlay("draft")
+
+
+def test_lengths_count_the_drafts_and_the_given_batch_stays(draft: Any) -> None:
+    batch = SimpleNamespace(
+        seq_lens=torch.tensor([5, 7]), seq_lens_cpu=torch.tensor([5, 7]), batch_size=2
+    )
+    longer = draft.with_drafts(batch, 3)
+    assert longer.seq_lens.tolist() == longer.seq_lens_cpu.tolist() == [8, 10]
+    assert longer.batch_size == 2
+    assert batch.seq_lens.tolist() == batch.seq_lens_cpu.tolist() == [5, 7]
+
+
+def test_lengths_on_the_device_alone_are_enough(draft: Any) -> None:
+    batch = SimpleNamespace(seq_lens=torch.tensor([5]), seq_lens_cpu=None)
+    assert draft.with_drafts(batch, 1).seq_lens.tolist() == [6]
+
+
+def test_loose_arguments_of_an_older_runner_pass_through(draft: Any) -> None:
+    batch = SimpleNamespace(batch_size=2, step=(), more={})
+    assert draft.with_drafts(batch, 3) is batch
