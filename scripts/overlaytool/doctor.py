@@ -81,7 +81,7 @@ def examine(pin: Pin, executable: str, server: argparse.Namespace | None) -> Ite
     support = serving.load_support()
     yield from _strategy(support, server, capability)
     if server is not None:
-        yield from _server(support, server, capability)
+        yield from _server(support, server, capability, pin.release)
 
 
 def _sglang(pin: Pin, executable: str, python: probe.Interpreter) -> Iterator[Line]:
@@ -208,7 +208,7 @@ def _decode_strategy(
 
 
 def _server(
-    support: ModuleType, server: argparse.Namespace, capability: str | None
+    support: ModuleType, server: argparse.Namespace, capability: str | None, release: str
 ) -> Iterator[Line]:
     if not serving.names_backend(server, support.NAME):
         remedy = f"add --attention-backend {support.NAME}"
@@ -216,7 +216,7 @@ def _server(
     if server.model_path and serving.model_config(server) is None:
         found = f"{server.model_path} is no folder with a config.json: dense MLA is assumed"
         yield Line(NOTE, "model", found)
-    facts = serving.facts(server, support, capability)
+    facts = serving.facts(server, support, capability, release)
     reasons = support.refusals(facts)
     if not support.casts_keys(facts):
         found = f"a {facts.pool_dtype} pool needs no cast: the backend is stock FlashInfer MLA"

@@ -37,7 +37,10 @@ _SWITCHES = (
     "--enable-hisparse",
     "--disable-prefill-cuda-graph",
     "--disable-cuda-graph",
+    "--enable-piecewise-cuda-graph",
 )
+# The newest release that runs prefill in a graph only where it is told to.
+_PREFILL_GRAPH_ON_REQUEST = (0, 5, 9)
 
 
 def load_support() -> ModuleType:
@@ -101,7 +104,9 @@ def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
         return None
 
 
-def facts(options: argparse.Namespace, support: ModuleType, capability: str | None) -> Any:
+def facts(
+    options: argparse.Namespace, support: ModuleType, capability: str | None, release: str
+) -> Any:
     """The `Facts` of such a server; what the model's config does not tell keeps its default."""
     config = model_config(options) or {}
     is_dsa = config.get("index_topk") is not None
@@ -115,7 +120,7 @@ def facts(options: argparse.Namespace, support: ModuleType, capability: str | No
         pool_dtype=dtype,
         kv_cache_dim=_QUANTISED_DSA_ROW if quantised else row,
         is_dsa=is_dsa,
-        prefill_graph=_prefill_graph(options),
+        prefill_graph=_prefill_graph(options, release),
         dcp_size=options.dcp_size,
         unified_memory=options.enable_unified_memory,
         pdmux=options.enable_pdmux,
@@ -140,10 +145,14 @@ def _raw_dsa_rows(options: argparse.Namespace, capability: str | None) -> bool:
     return "trtllm" in given or given == {"tilelang"}
 
 
-def _prefill_graph(options: argparse.Namespace) -> str:
+def _prefill_graph(options: argparse.Namespace, release: str) -> str:
     if options.disable_prefill_cuda_graph or options.disable_cuda_graph:
         return "disabled"
-    return options.cuda_graph_backend_prefill or "breakable"  # sglang's default on CUDA
+    if options.enable_piecewise_cuda_graph:
+        return "tc_piecewise"
+    numbers = tuple(int(part) for part in release.split(".")[:3])
+    default = "disabled" if numbers <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
+    return options.cuda_graph_backend_prefill or default
 
 
 def _topk(options: argparse.Namespace) -> int:

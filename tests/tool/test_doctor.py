@@ -338,6 +338,24 @@ def test_a_dsa_models_default_rows_depend_on_the_card(
     assert ("656 bytes" not in result.out) is raw
 
 
+@pytest.mark.parametrize(
+    ("release", "arguments", "graph"),
+    [
+        ("0.5.9", [], "disabled"),
+        ("0.5.9", ["--enable-piecewise-cuda-graph"], "tc_piecewise"),
+        ("0.5.17", [], "breakable"),
+        ("0.5.23", ["--cuda-graph-backend-prefill", "full"], "full"),
+        ("0.5.23", ["--disable-prefill-cuda-graph"], "disabled"),
+    ],
+)
+def test_the_prefill_graph_by_default_depends_on_the_release(
+    release: str, arguments: list[str], graph: str
+) -> None:
+    support = serving.load_support()
+    facts = serving.facts(serving.parse(arguments), support, None, release)
+    assert facts.prefill_graph == graph
+
+
 def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:
     result = overlay("doctor", "--python", python, "--", "--dcp-size", "two")
     assert result.code == 2
