@@ -21,7 +21,11 @@ def release() -> str:
     return found[1]
 
 
+def name(card: str, count: int) -> str:
+    """Of a machine with `count` cards of one kind."""
+    several = f"-x{count}" if count > 1 else ""
+    return f"{card.lower().replace(' ', '-')}{several}"
+
+
 if __name__ == "__main__":
-    card = torch.cuda.get_device_name().lower().replace(" ", "-")
-    several = f"-x{count}" if (count := torch.cuda.device_count()) > 1 else ""
-    print(f"{card}{several}-sglang-{release()}")
+    print(f"{name(torch.cuda.get_device_name(), torch.cuda.device_count())}-sglang-{release()}")

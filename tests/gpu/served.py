@@ -43,17 +43,21 @@ class Served:
         context = multiprocessing.get_context("spawn")
         setup = SETUPS[name]
         self.name, self.log = name, log
+        self._ready = False
         self._connection, other = context.Pipe()
         entry = (engine.arguments(setup), setup.environment, log, other)
         self._process = context.Process(target=serve, args=entry)
         self._process.start()
         other.close()
 
-    def wait_until_ready(self) -> None:
-        self.receive(START_SECONDS)
-
     def send(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have the engine's process run a function of `engine_calls`; `receive` its result."""
+        """Have the engine's process run a function of `engine_calls`; `receive` its result.
+
+        The first call waits until the engine is up.
+        """
+        if not self._ready:
+            self.receive(START_SECONDS)
+            self._ready = True
         self._connection.send((function, *arguments))
 
     def receive(self, seconds: float = CALL_SECONDS) -> Any:
@@ -98,11 +102,12 @@ class Served:
 
 @contextlib.contextmanager
 def running(folder: Path, engines: dict[str, tuple[str, Engine]]) -> Iterator[dict[str, Served]]:
-    """Engines by their labels, each of a setup, started at the same time; stopped at the end."""
+    """Engines by their labels, each of a setup, started at the same time; stopped at the end.
+
+    One that does not start fails those who ask it, and nobody else.
+    """
     served = {label: Served(*of, folder / f"{label}.log") for label, of in engines.items()}
     try:
-        for one in served.values():
-            one.wait_until_ready()
         yield served
     finally:
         for one in served.values():

@@ -26,7 +26,7 @@ MODES: dict[str, dict[str, object]] = {
     "tensor-parallel": BOTH,
     "data-parallel": BOTH | {"dp_size": 2, "enable_dp_attention": True},
 }
-# The data-parallel rank of each request; of tensor parallelism only how many there are.
+# The data-parallel rank of each request.
 RANKS = {
     "one-request": [0],
     "one-on-the-second-rank": [1],
@@ -68,16 +68,26 @@ def asked_of(mode: str, ranks: list[int]) -> list[Ask]:
     ]
 
 
-@pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
-@pytest.mark.parametrize("mode", MODES)
-def test_tokens_equal_stocks_and_are_right(
-    engines: dict[str, Served], mode: str, ranks: list[int]
-) -> None:
+def compare(engines: dict[str, Served], mode: str, ranks: list[int]) -> None:
     asked = asked_of(mode, ranks)
     stock, compact = (engines[f"{mode}-{name}"].ask(asked) for name in ("stock", "compact"))
     assert mistakes(asked, compact) == []
     assert mistakes(asked, stock) == []
     assert differences(compact, stock) == []
+
+
+@pytest.mark.parametrize("requests", [1, 4, 7, 30])
+def test_tensor_parallel_tokens_are_right_and_equal_stocks(
+    engines: dict[str, Served], requests: int
+) -> None:
+    compare(engines, "tensor-parallel", [0] * requests)
+
+
+@pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
+def test_data_parallel_tokens_are_right_and_equal_stocks(
+    engines: dict[str, Served], ranks: list[int]
+) -> None:
+    compare(engines, "data-parallel", ranks)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -59,13 +59,20 @@ def test_what_a_call_raises_is_told_and_the_engine_stays(engines: dict[str, Serv
 
 
 def test_an_engine_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    wanted = {"one": ("stock", engine(tmp_path, {"fails": True}))}
-    with pytest.raises(EngineFailed, match="no kernel for this device"), running(tmp_path, wanted):
-        pass
+    wanted = {
+        "bad": ("stock", engine(tmp_path, {"fails": True})),
+        "good": ("stock", engine(tmp_path)),
+    }
+    with running(tmp_path, wanted) as served:
+        for _ in range(2):
+            with pytest.raises(EngineFailed, match="no kernel for this device"):
+                served["bad"].call(flush)
+        served["good"].call(flush)
 
 
 def test_an_engine_that_is_late_is_ended(tmp_path: Path) -> None:
     with running(tmp_path, {"one": ("stock", engine(tmp_path, {"late": 3.0}))}) as served:
+        served["one"].ask([Ask([5], 3)])
         served["one"].send(flush)
         with pytest.raises(EngineFailed, match="no answer in 0 s"):
             served["one"].receive(0.1)
