@@ -19,6 +19,12 @@ from tests.gpu.served import Served, engine, made_once, running
 
 SETUPS = ["compact", "compact-gather"]
 PREFIX = alone(2000, 5, 1).prompt
+CHUNKED: dict[str, object] = {"chunked_prefill_size": 768}  # less than the prefix
+GRAPHS: dict[str, object] = {
+    "disable_prefill_cuda_graph": False,
+    "cuda_graph_backend_prefill": "breakable",
+    "cuda_graph_bs_prefill": [256, 512, 1024],
+}
 # How the other checkpoint answers: as if it had one layer more.
 FURTHER = replace(TASK, layers=TASK.layers + 1)
 
@@ -27,7 +33,8 @@ FURTHER = replace(TASK, layers=TASK.layers + 1)
 def engines(
     small_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Served]]:
-    wanted = {name: (name, engine(small_model)) for name in SETUPS}
+    wanted = {name: (name, engine(small_model, CHUNKED)) for name in SETUPS}
+    wanted["breakable"] = ("compact", engine(small_model, GRAPHS))
     with running(tmp_path_factory.mktemp("life"), wanted) as served:
         yield served
 
@@ -102,3 +109,14 @@ def test_weights_that_are_loaded_anew_take_effect_under_captured_graphs(
     for model, task in ((small_model, TASK), (other_model, FURTHER), (small_model, TASK)):
         assert server.call(reload, str(model))[0]
         assert mistakes(asked, server.ask(asked), task) == []
+
+
+def test_tokens_are_right_when_prefill_replays_breakable_graphs(engines: dict[str, Served]) -> None:
+    server = engines["breakable"]
+    for length in (256, 500, 900):
+        asked = [alone(length, length, 20)]
+        assert mistakes(asked, server.ask(asked)) == []
+    for asked in ([alone(150, number, 20) for number in range(6)], sharing(6)):
+        assert mistakes(asked, server.ask(asked)) == []
+    prefills = [line for line in server.log.read_text().splitlines() if "Prefill batch" in line]
+    assert [line for line in prefills if "cuda graph: True" in line]

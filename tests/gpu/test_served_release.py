@@ -16,7 +16,7 @@ from tests.gpu.served import Served, engine, running
 if find_spec("torch_memory_saver") is None:
     pytest.skip("needs the package torch_memory_saver", allow_module_level=True)
 
-POOL = 1 << 20  # far more than what other processes on the card take or give meanwhile
+POOL = 4 << 20  # far more than what other processes on the card take or give meanwhile
 POOL_BYTES = POOL * 576 * SHAPE.layers
 TOOLKIT = Path("/usr/local/cuda/lib64")
 

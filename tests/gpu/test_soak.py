@@ -17,6 +17,7 @@ from tests.gpu.lookups import differences, mistakes, soak_step
 from tests.gpu.served import Served, engine, running
 
 SETUPS = ["stock", "compact"]
+CHUNKED: dict[str, object] = {"chunked_prefill_size": 2048}
 STEPS = 13  # of 400 requests each, after one that warms up
 # What stock's own bookkeeping may differ by, and the allocator's blocks of 2 and 20 MiB.
 SLACK = {"allocated": 2 << 20, "reserved": 64 << 20}
@@ -28,7 +29,7 @@ Memory = dict[str, list[dict[str, int]]]
 def engines(
     small_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Served]]:
-    wanted = {name: (name, engine(small_model)) for name in SETUPS}
+    wanted = {name: (name, engine(small_model, CHUNKED)) for name in SETUPS}
     with running(tmp_path_factory.mktemp("soak"), wanted) as served:
         yield served
 
