@@ -2,9 +2,11 @@
 `bench.kernels`.
 
 A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens, ratios,
-first-token, pool, proof, kernels or hosts. What lies between is replaced.
+first-token, pool, proof, kernels or hosts. What lies between is replaced. A picture stands there in
+the same way, once it is drawn: its NAME is picture- with tokens, bf16, fp8, context, batch, pool or
+roofline after it.
 
-  python -m bench.report             rewrite the tables, draw the pictures (needs matplotlib)
+  python -m bench.report             draw the pictures (needs matplotlib), rewrite the tables
   python -m bench.report --check     only tell which files hold other tables
 
 exit status: 0 all tables are those of the JSON files; 1 --check found others; 2 usage, or a marker
@@ -18,38 +20,35 @@ import re
 import sys
 from pathlib import Path
 
-from bench import plots, tables
-from bench.results import Results
+from bench import pictures, tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
-PICTURES = ROOT / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 
 
-def render(text: str, results: Path) -> str:
-    """`text` with every table replaced; ValueError for a name or a marker that is not known."""
+def render(text: str, results: Path, images: Path = IMAGES) -> str:
+    """`text` with every table and every link to a picture replaced.
+
+    ValueError for a name or a marker that is not known.
+    """
     if len(BLOCK.findall(text)) != text.count("<!-- bench:"):
         raise ValueError("a <!-- bench:NAME --> has no <!-- /bench --> after it.")
 
     def replace(match: re.Match[str]) -> str:
-        name = match[2]
-        if name not in tables.TABLES:
-            raise ValueError(f"no table is named {name!r}: use one of {', '.join(tables.TABLES)}.")
-        return f"{match[1]}{tables.TABLES[name](results)}\n{match[4]}"
+        return f"{match[1]}{_content(match[2], results, images)}\n{match[4]}"
 
     return BLOCK.sub(replace, text)
 
 
-def draw(results: Path, pictures: Path) -> None:
-    """The pictures that the JSON files allow."""
-    if (path := results / "tokens.json").exists():
-        plots.bars(Results.load(path), pictures / "stock.png", "FP8 as shipped and compact")
-    for name in ("bf16", "fp8"):
-        if (path := results / f"{name}.json").exists():
-            plots.bars(Results.load(path), pictures / f"{name}.png", "Measured by turns")
-    if series := tables.pool_series(results):
-        plots.lines(series, pictures / "pool.png", ("pool (tokens)", "time a token (ms), 1x100"))
+def _content(name: str, results: Path, images: Path) -> str:
+    picture = name.removeprefix("picture-")
+    if picture != name and picture in pictures.PICTURES:
+        return pictures.link(picture, images)
+    if name not in tables.TABLES:
+        raise ValueError(f"no table is named {name!r}: use one of {', '.join(tables.TABLES)}.")
+    return tables.TABLES[name](results)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,9 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--pictures", type=Path, default=PICTURES)
+    parser.add_argument("--pictures", type=Path, default=IMAGES)
     parser.add_argument("documents", type=Path, nargs="*")
     chosen = parser.parse_args(arguments)
+    if not chosen.check:
+        _draw_if_possible(chosen)
     documents = chosen.documents or [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     try:
         stale = [path for path in documents if path.exists() and _rewrite(path, chosen)]
@@ -70,8 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(problem))
     for path in stale:
         print(f"{path}: {'holds other tables' if chosen.check else 'rewritten'}")
-    if not chosen.check:
-        _draw_if_possible(chosen)
     return 1 if chosen.check and stale else 0
 
 
@@ -79,7 +78,7 @@ def _rewrite(path: Path, chosen: argparse.Namespace) -> bool:
     """Whether the tables of a document are not those of the JSON files."""
     text = path.read_text()
     try:
-        wanted = render(text, chosen.results)
+        wanted = render(text, chosen.results, chosen.pictures)
     except ValueError as problem:
         raise ValueError(f"{path}: {problem}") from None
     if wanted != text and not chosen.check:
@@ -89,7 +88,7 @@ def _rewrite(path: Path, chosen: argparse.Namespace) -> bool:
 
 def _draw_if_possible(chosen: argparse.Namespace) -> None:
     try:
-        draw(chosen.results, chosen.pictures)
+        pictures.draw(chosen.results, chosen.pictures)
     except ImportError:
         print("no pictures: matplotlib is not installed", file=sys.stderr)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.report import RESULTS, ROOT, draw, main, render
+from bench.pictures import alone, by_batch, by_context, draw, roofline, served
+from bench.report import RESULTS, ROOT, main, render
 from bench.results import Results
 from bench.tables import TABLES
 
@@ -101,23 +102,58 @@ def test_proof_is_what_the_command_prints(folder: Path) -> None:
     assert text.splitlines()[1] == "```text"
 
 
-def test_kernels_are_medians_against_the_floor(tmp_path: Path) -> None:
-    points = [
+def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
+    """A file of these points, each with its floor in microseconds."""
+    records = [
         {
             "point": point,
             "floor_us": floor,
+            "active_tokens": 100_000,
+            "copy_bytes_per_second": 4e12,
+            "host": {"device": "card"},
             "strategies": {
                 "stock": {"us": [900.0, 800.0, 850.0]},
                 "direct": {"us": [50.0, 40.0, 44.0]},
                 "bf16-fa3": {"failed": "no such card"},
             },
         }
-        for point, floor in (("16:1x100", 0.01), ("16:64x4096", 35.2))
+        for point, floor in points
     ]
-    (tmp_path / "kernels.json").write_text(json.dumps({"points": points}))
+    (folder / "kernels.json").write_text(json.dumps({"points": records}))
+
+
+def test_kernels_are_medians_against_the_floor(tmp_path: Path) -> None:
+    write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
     text = render("<!-- bench:kernels -->\n<!-- /bench -->", tmp_path)
     assert "| 16:1x100 | 850.0 | - | - | - | 44.0 | 0.0 | - |" in text
     assert "| 16:64x4096 | 850.0 | - | - | - | 44.0 | 35.2 | 1.25 |" in text
+
+
+def test_attention_alone_is_drawn_at_16_heads_along_one_axis_at_a_time(tmp_path: Path) -> None:
+    write_kernels(
+        tmp_path,
+        *((point, 2.0) for point in ("16:1x100", "16:1x8192", "16:16x8192", "8:1x65536")),
+    )
+    direct = by_context(alone(tmp_path))["direct"]
+    assert direct == [(100, 44.0), (8192, 44.0)]
+    assert by_batch(alone(tmp_path)) == {
+        "stock": [(1, 850.0), (16, 850.0)],
+        "direct": [(1, 44.0), (16, 44.0)],
+    }
+
+
+def test_the_roofline_has_the_points_that_more_than_a_launch_bounds(tmp_path: Path) -> None:
+    write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
+    ((intensity, tflops),) = roofline(tmp_path)["direct"]
+    assert intensity == pytest.approx(16 * 2 * 1088 / 576)
+    assert tflops == pytest.approx(16 * 2 * 1088 * 100_000 / 44e-6 / 1e12)
+
+
+def test_a_setup_of_several_files_is_drawn_from_one(folder: Path) -> None:
+    timings = [(name, str(load), time) for name, load, time in served(folder)]
+    assert ("compact", "1x100", 6.0) in timings
+    assert ("compact", "1x100", 7.0) not in timings
+    assert ("stock", "1x100", 72.0) in timings
 
 
 @pytest.mark.parametrize(
@@ -154,12 +190,19 @@ def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFix
 
 def test_pictures_are_drawn(folder: Path) -> None:
     pytest.importorskip("matplotlib")
+    write_kernels(folder, ("16:1x100", 0.01), ("16:1x8192", 1.2), ("16:16x8192", 17.8))
     draw(folder, folder / "images")
-    assert sorted(path.name for path in (folder / "images").iterdir()) == [
-        "bf16.png",
-        "pool.png",
-        "stock.png",
-    ]
+    drawn = sorted(path.stem for path in (folder / "images").iterdir())
+    assert drawn == ["batch", "bf16", "context", "pool", "roofline", "tokens"]
+
+
+def test_a_page_shows_the_pictures_that_are_there(tmp_path: Path) -> None:
+    page = "<!-- bench:picture-pool -->\n<!-- /bench -->\n"
+    assert "![" not in render(page, tmp_path, tmp_path / "images")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "pool.png").touch()
+    shown = render(page, tmp_path, tmp_path / "images")
+    assert shown.splitlines()[1].endswith("](images/pool.png)")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
