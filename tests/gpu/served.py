@@ -21,7 +21,7 @@ POOL = 65_536
 # Below those that the system gives out at random, and apart for test processes beside this one.
 PORTS = count(20_000 + os.getpid() % 200 * 60, 20)
 START_SECONDS = 240.0
-CALL_SECONDS = 120.0
+CALL_SECONDS = 180.0
 STOP_SECONDS = 20.0
 LOG_LINES = 25
 

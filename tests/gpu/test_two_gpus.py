@@ -61,7 +61,7 @@ def asked_of(mode: str, ranks: list[int]) -> list[Ask]:
     return [
         Ask(
             alone(150 + 37 * number, number, 1).prompt,
-            20 + 5 * number % 60,
+            12 + 5 * number % 30,
             rank=rank if mode == "data-parallel" else None,
         )
         for number, rank in enumerate(ranks)
