@@ -125,6 +125,7 @@ def facts(
         unified_memory=options.enable_unified_memory,
         pdmux=options.enable_pdmux,
         topk=_topk(options),
+        experimental=support.allows_experimental(),
     )
 
 

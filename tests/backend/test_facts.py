@@ -66,3 +66,13 @@ def test_a_server_without_a_prefill_graph_has_it_disabled(
 
 def test_a_layer_has_a_page_of_padding_before_its_slots(overlay: Import) -> None:
     assert overlay("facts").pool_rows(MLATokenToKVPool()) == 1064
+
+
+def test_the_environment_tells_whether_experimental_backends_are_allowed(
+    overlay: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = overlay("facts")
+    monkeypatch.delenv("FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS", raising=False)
+    assert not facts.runner_facts(runner(MLATokenToKVPool())).experimental
+    monkeypatch.setenv("FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS", "1")
+    assert facts.runner_facts(runner(MLATokenToKVPool())).experimental

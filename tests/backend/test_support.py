@@ -65,6 +65,10 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "decode context parallelism": ({"dcp_size": 2}, ["2", "--dcp-size 1"]),
     "PD multiplexing": ({"pdmux": True}, ["--enable-pdmux"]),
+    "experimental FlashInfer backends": (
+        {"experimental": True},
+        ["FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS=1", "start without"],
+    ),
     "topk 2": ({"topk": 2}, ["topk 2", "--speculative-eagle-topk 1"]),
 }
 
@@ -88,6 +92,14 @@ def test_what_is_not_served_is_refused_by_name_with_the_remedy(case: str) -> Non
     assert len(reasons) == 1
     assert reasons[0].endswith(".")
     assert [word for word in words if word not in reasons[0]] == []
+
+
+@pytest.mark.parametrize(("value", "allows"), [(None, False), ("0", False), ("1", True)])
+def test_experimental_backends_are_allowed_as_flashinfer_reads_it(
+    value: str | None, allows: bool
+) -> None:
+    variable = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
+    assert support.allows_experimental({} if value is None else {variable: value}) is allows
 
 
 @pytest.mark.parametrize("case", SERVED)

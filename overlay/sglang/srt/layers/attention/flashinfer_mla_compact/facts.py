@@ -12,7 +12,11 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.context import (
     get_parallel,
     get_spec,
 )
-from sglang.srt.layers.attention.flashinfer_mla_compact.support import HEAD_DIM, Facts
+from sglang.srt.layers.attention.flashinfer_mla_compact.support import (
+    HEAD_DIM,
+    Facts,
+    allows_experimental,
+)
 
 
 def pool_rows(pool: Any) -> int:
@@ -39,6 +43,7 @@ def runner_facts(runner: Any) -> Facts:
         unified_memory=bool(get_memory().enable_unified_memory),
         pdmux=bool(get_disagg().enable_pdmux),
         topk=int(get_spec().speculative_eagle_topk or 0),
+        experimental=allows_experimental(),
     )
 
 

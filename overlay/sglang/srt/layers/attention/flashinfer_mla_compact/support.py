@@ -25,6 +25,7 @@ STRATEGY_VARIABLE = "SGLANG_MLA_COMPACT_STRATEGY"
 BUFFER_VARIABLE = "SGLANG_MLA_COMPACT_BUFFER_MIB"
 STRATEGIES = ("auto", "gather", "direct", "stock")
 DEFAULT_BUFFER_MIB = 1024
+EXPERIMENTAL_VARIABLE = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
 
 # Cards on which direct reading beat gather-then-attend at every measured load, with the file that
 # shows it. A card that is not here gathers, which is what was compared bit for bit.
@@ -59,6 +60,7 @@ class Facts:
         is_dsa: the model selects tokens with an indexer (GLM-5, DeepSeek-V3.2).
         prefill_graph: "breakable", "tc_piecewise", "full" or "disabled".
         topk: speculative_eagle_topk; 0 without speculative decoding.
+        experimental: FlashInfer may choose among its experimental backends, too.
     """
 
     kv_lora_rank: int = KV_LORA_RANK
@@ -72,6 +74,7 @@ class Facts:
     unified_memory: bool = False
     pdmux: bool = False
     topk: int = 0
+    experimental: bool = False
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -88,6 +91,11 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
             f"{BUFFER_VARIABLE}={mib!r} is not a size: give a whole number of MiB, at least 1."
         )
     return Settings(strategy, int(mib))
+
+
+def allows_experimental(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether FlashInfer, from 0.7 on, would choose an experimental backend in this environment."""
+    return environment.get(EXPERIMENTAL_VARIABLE) == "1"
 
 
 def capacity_rows(pool_rows: int, settings: Settings) -> int:
@@ -126,7 +134,7 @@ def casts_keys(facts: Facts) -> bool:
 
 def refusals(facts: Facts) -> list[str]:
     """One sentence for each thing that can't be served, with its remedy; empty when all is well."""
-    checks = (_head_dims, _pool, _dsa_rows, _dsa_graph, _parallel, _speculation)
+    checks = (_head_dims, _pool, _dsa_rows, _dsa_graph, _parallel, _speculation, _planning)
     return [reason for check in checks if (reason := check(facts))]
 
 
@@ -206,4 +214,14 @@ def _speculation(facts: Facts) -> str | None:
     return (
         f"speculative topk {facts.topk} needs a tree mask, which FlashInfer MLA does not take: "
         "use --speculative-eagle-topk 1 (for NGRAM, --speculative-ngram-max-bfs-breadth 1)."
+    )
+
+
+def _planning(facts: Facts) -> str | None:
+    if not facts.experimental:
+        return None
+    # Of those, cuTile takes what sglang plans, where fa2 has too little room for its work items.
+    return (
+        f"{EXPERIMENTAL_VARIABLE}=1 lets FlashInfer plan with a backend that copies the indices, "
+        "which are rewritten after planning: start without this variable."
     )
