@@ -25,7 +25,7 @@ TOOLKIT = Path("/usr/local/cuda/lib64")
 def server(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Its scheduler starts with a library that needs the CUDA runtime from the linker's path."""
     packages = Path(torch.__file__).parents[1]
-    folders = {file.parent for file in packages.glob("nvidia/*/lib/libcudart.so.*")} | {TOOLKIT}
+    folders = {file.parent for file in packages.glob("nvidia/*/lib/libcudart.so.*")} or {TOOLKIT}
     wanted = {"release": ("compact", engine(small_model, {"enable_memory_saver": True}, POOL))}
     with pytest.MonkeyPatch.context() as patch:
         for folder in folders:
