@@ -55,13 +55,14 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
     table = rows.SlotTable(POOL, DEVICE)
     for count in COUNTS:
         compact = rows.CompactRows(CAPACITY, table, 16)
-        for assign in (compact.assign_alone, compact.claim):
-            indices = last_slots(count)
-            assign(indices, integers(count))
-            if assign == compact.claim:
-                compact.translate(indices, integers(count))
-            assert int(compact.count) == count
-            assert sorted(indices[:count].tolist()) == list(range(count))
+        alone, claimed = last_slots(count), last_slots(count)
+        compact.assign_alone(alone, integers(count))
+        assert int(compact.count) == count
+        assert alone[:count].tolist() == [min(row, CAPACITY - 1) for row in range(count)]
+        compact.claim(claimed, integers(count))
+        compact.translate(claimed, integers(count))
+        assert int(compact.count) == count
+        assert sorted(claimed[:count].tolist()) == list(range(count))
 
 
 def direct_at_edges(pool: torch.Tensor) -> None:

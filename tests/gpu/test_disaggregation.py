@@ -1,25 +1,14 @@
 """Prefill/decode disaggregation, as far as an attention backend has a part in it.
 
-A transfer reads and writes the rows of the pool itself. sglang's fake transfer moves none: a decode
-server then answers from rows that nobody wrote, whose greedy tokens are compared, not right.
+A transfer reads and writes the rows of the pool itself.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
-from tests.gpu import served
 from tests.gpu.engine import COMPACT, STOCK, Engine, Shape
-from tests.gpu.engine_calls import Ask
-from tests.gpu.lookups import alone, differences
 from tests.gpu.steps import decode_batch, extend_batch, run_eager
-
-DECODE_SERVER: dict[str, object] = {
-    "disaggregation_mode": "decode",
-    "disaggregation_transfer_backend": "fake",
-}
 
 
 def written_by(name: str) -> tuple[list[torch.Tensor], bool]:
@@ -41,18 +30,3 @@ def test_a_transfer_finds_the_pool_in_place_with_the_rows_that_stock_writes() ->
     assert in_place
     assert stock_in_place
     assert [torch.equal(*layers) for layers in zip(rows, stock_rows, strict=True)] == [True, True]
-
-
-def test_a_decode_server_over_a_fake_transfer_answers_as_stocks(
-    small_model: Path, tmp_path: Path
-) -> None:
-    """One request after the other: the batches are the same in both engines then."""
-    wanted = {
-        name: (name, served.engine(small_model, DECODE_SERVER))
-        for name in ("stock", "compact-gather")
-    }
-    asked = [Ask(alone(200 + 100 * number, number, 1).prompt, 48) for number in range(6)]
-    with served.running(tmp_path, wanted) as servers:
-        answers = [[one.ask([ask])[0] for ask in asked] for one in servers.values()]
-    assert [len(answer.tokens) for answer in answers[1]] == [48] * 6
-    assert differences(*answers) == []

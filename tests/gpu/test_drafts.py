@@ -108,6 +108,7 @@ def test_drafts_equal_plain_decodes_eager_captured_and_padded(
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", strategy)
     engine = Engine(Shape())
     drafts = FlashInferMLACompactMultiStepDraftBackend(engine.runner, 1, STEPS)
+    drafts.page_size = engine.shape.page_size  # the mock's server arguments have none
     captured = Captured(engine, drafts, len(LENGTHS))
     for lengths in (LENGTHS, LENGTHS[:3], LENGTHS[3:]):
         requests = engine.place([length + STEPS for length in lengths])
