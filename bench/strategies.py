@@ -90,19 +90,9 @@ def _bf16(backend: str) -> Callable[[Case], Attention]:
 
 def _gather(backend: str) -> Callable[[Case], Attention]:
     def prepare(case: Case) -> Attention:
-        gather = load("gather")
-        active = case.spot.active
-        count = torch.tensor([active], dtype=torch.int32, device=case.device)
-        compact = torch.zeros(active, 1, WIDTH, dtype=torch.bfloat16, device=case.device)
-        programs = gather.grid_programs(case.device)
-        order = torch.arange(active, dtype=torch.int32, device=case.device)
-        run = _flashinfer(case, backend, order)
-
-        def gather_and_run(rows: torch.Tensor) -> torch.Tensor:
-            gather.gather_rows(rows, case.slots, count, compact, programs)
-            return run(compact)
-
-        return gather_and_run
+        order = torch.arange(case.spot.active, dtype=torch.int32, device=case.device)
+        gather, run = _gather_alone(case), _flashinfer(case, backend, order)
+        return lambda rows: run(gather(rows))
 
     return prepare
 

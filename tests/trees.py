@@ -91,9 +91,12 @@ def _update(file: Path, data: bytes | None) -> None:
 def run_in_tree(
     tree: Path, *arguments: object, environment: Mapping[str, str] | None = None, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter with `tree` as its sglang, as no test module may import it itself."""
+    """Run this interpreter with `tree` as its sglang, as no test module may import it itself.
+
+    The program may import modules of tests/.
+    """
     variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    variables |= {"PYTHONPATH": str(tree), **(environment or {})}
+    variables |= {"PYTHONPATH": f"{tree}{os.pathsep}{REPOSITORY}", **(environment or {})}
     return subprocess.run(
         [sys.executable, "-P", *map(str, arguments)],
         env=variables,

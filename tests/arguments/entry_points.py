@@ -14,10 +14,12 @@ import contextlib
 import importlib
 import io
 import json
-import os
 import runpy
 import sys
+from functools import partial
 from typing import Any
+
+from tests.forked import in_child
 
 PRELOADED = ("sglang.srt.entrypoints.engine", "sglang.srt.server_args", "sglang.cli.serve")
 BACKENDS = (
@@ -58,26 +60,12 @@ def engine(model: str, name: str) -> None:
     module.Engine(model_path=model, device="cpu", **dict.fromkeys(BACKENDS, name))
 
 
-def in_child(command: list[str]) -> list[object]:
-    """`start` in a forked child."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        answer = start(*command)
-        with os.fdopen(writer, "w") as stream:
-            json.dump(answer, stream)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        text = stream.read()
-    os.wait()
-    return list(json.loads(text))
-
-
 def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     commands = json.load(sys.stdin)
-    json.dump({label: in_child(command) for label, command in commands.items()}, sys.stdout)
+    answers = {label: in_child(partial(start, *command)) for label, command in commands.items()}
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from unittest.mock import MagicMock
 
 import torch
 
+from tests.forked import in_child
+
 # Imported before a device is faked, as these take it for a build of torch with CUDA in it.
 REAL = (
     "torch._dynamo.aot_compile",
@@ -163,26 +165,16 @@ def on_device(capability: list[int], request: dict[str, Any]) -> Any:
     }
 
 
-def in_child(capability: list[int], request: dict[str, Any]) -> Any:
-    """`on_device` in a forked child, whose log goes to stderr."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        with os.fdopen(writer, "w") as stream, contextlib.redirect_stdout(sys.stderr):
-            json.dump(on_device(capability, request), stream)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        answer = stream.read()
-    os.wait()
-    return json.loads(answer)
-
-
 def main() -> None:
     for name in REAL:
         importlib.import_module(name)
     request = json.load(sys.stdin)
     devices = request["devices"].items()
-    json.dump({label: in_child(capability, request) for label, capability in devices}, sys.stdout)
+    with contextlib.redirect_stdout(sys.stderr):  # sglang logs there
+        answers = {
+            label: in_child(functools.partial(on_device, c, request)) for label, c in devices
+        }
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

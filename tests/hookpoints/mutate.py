@@ -16,11 +16,13 @@ import importlib.util
 import io
 import json
 import linecache
-import os
 import runpy
 import sys
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
+
+from tests.forked import in_child
 
 REGISTERING = (
     "sglang.srt.layers.attention.flashinfer_mla_compact",
@@ -69,25 +71,12 @@ def look(program: str, module: str, old: str, new: str) -> tuple[int, str]:
     raise AssertionError("the program ended without an exit code")
 
 
-def in_child(program: str, mutation: list[str]) -> Any:
-    """`look` in a forked child."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        with os.fdopen(writer, "w") as stream:
-            json.dump(look(program, *mutation), stream)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        answer = stream.read()
-    os.wait()
-    return json.loads(answer)
-
-
 def main() -> None:
     program = sys.argv[1]
     runpy.run_path(program)["load"](None)
     mutations = json.load(sys.stdin)
-    json.dump({label: in_child(program, m) for label, m in mutations.items()}, sys.stdout)
+    answers = {label: in_child(partial(look, program, *m)) for label, m in mutations.items()}
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":
