@@ -116,6 +116,12 @@ MUTATIONS = {
 CHOICES = 'add_attention_backend_choices(["flashinfer_mla_compact"])'
 CHUNKED = 'add_chunked_prefix_cache_attention_backend("flashinfer_mla_compact")'
 DRAFT_HELP = '"Attention backend for speculative decoding drafting."'
+VERSION_CHECK = Mutation(
+    ENGINE,
+    'in ("flashinfer", "flashinfer_mla_compact")',
+    '== "flashinfer"',
+    {"FlashInfer version check"},
+)
 # From each of these releases on.
 SINCE = {
     "0.5.9": {
@@ -129,12 +135,7 @@ SINCE = {
             'help="", choices=["triton"]',
             {"--speculative-draft-attention-backend"},
         ),
-        "version check": Mutation(
-            ENGINE,
-            'in ("flashinfer", "flashinfer_mla_compact")',
-            '== "flashinfer"',
-            {"FlashInfer version check"},
-        ),
+        "version check": VERSION_CHECK,
     },
     "0.5.17": {
         "choices": Mutation("sglang.srt.server_args", CHOICES, "", FLAGS),
@@ -145,12 +146,7 @@ SINCE = {
             'Arg(help="", choices=["triton"])',
             {"--speculative-draft-attention-backend"},
         ),
-        "version check": Mutation(
-            ENGINE,
-            'in ("flashinfer", "flashinfer_mla_compact")',
-            '== "flashinfer"',
-            {"FlashInfer version check"},
-        ),
+        "version check": VERSION_CHECK,
     },
     "0.5.20": {
         "choices": Mutation("sglang.srt.arg_groups.choices", CHOICES, "", FLAGS),
