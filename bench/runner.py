@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,18 @@ class Worker:
         """Ask it to end, then end its process group: nothing stays behind."""
         with contextlib.suppress(OSError):
             self._connection.send(None)
-        self._process.join(grace)
-        pid = self._process.pid
-        self._process.kill()  # one that has not yet become its group's leader
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        self._process.join()
+        end(self._process, grace)
+
+
+def end(process: BaseProcess, grace: float) -> None:
+    """End the process group that a process leads, or is about to, if it lasts beyond `grace`."""
+    process.join(grace)
+    pid = process.pid
+    process.kill()  # one that has not yet become its group's leader
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    process.join()
 
 
 def run(plan: Plan, results: Results) -> None:

@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from bench.model import write
+from bench.runner import end
 from bench.setups import SETUPS, Engine
 from tests.gpu.engine_calls import Answer, Ask, ask, serve
 from tests.gpu.lookups import SHAPE
@@ -91,13 +91,7 @@ class Served:
 
     def stop(self, grace: float = STOP_SECONDS) -> None:
         """End its process group: nothing stays behind, also of an engine that hangs."""
-        self._process.join(grace)
-        pid = self._process.pid
-        self._process.kill()  # one that has not yet become its group's leader
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        self._process.join()
+        end(self._process, grace)
 
 
 @contextlib.contextmanager
