@@ -146,3 +146,20 @@ def snapshot(root: Path) -> dict[str, tuple[int, str]]:
             hashlib.sha256(data).hexdigest(),
         )
     return found
+
+
+def install(toy: Toy, name: str, version: str) -> None:
+    """Lay the metadata of a package beside the toy's sglang."""
+    title = name.replace("_", "-")
+    metadata = {f"{name}-{version}.dist-info/METADATA": f"Name: {title}\nVersion: {version}\n"}
+    write_files(toy.tree, metadata)
+
+
+def uninstall(toy: Toy, name: str) -> None:
+    for file in toy.tree.glob(f"{name}-*.dist-info/METADATA"):
+        file.unlink()
+        file.parent.rmdir()
+
+
+def torch_cuda(toy: Toy, value: str) -> None:
+    write_files(toy.tree, {"torch/version.py": f"cuda: Optional[str] = {value}\n"})

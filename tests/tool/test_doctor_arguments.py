@@ -1,0 +1,149 @@
+"""The doctor on the arguments that a server is to be started with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from overlaytool import serving
+
+from tests.tool.conftest import SERVES, Doctor, Overlay
+
+NAME = "flashinfer_mla_compact"
+
+pytestmark = pytest.mark.usefixtures("no_card")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["--dcp-size", "2"], "--dcp-size 1"),
+        (["--decode-context-parallel-size=2"], "--dcp-size 1"),
+        (["--enable-unified-memory"], "--enable-unified-memory"),
+        (["--enable-pdmux"], "--enable-pdmux"),
+        (["--kv-cache-dtype", "fp4_e2m1"], "--kv-cache-dtype"),
+        (["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "4"], "topk 1"),
+        (["--speculative-algorithm", "NGRAM"], "bfs-breadth 1"),
+    ],
+)
+def test_refused_arguments_are_named_with_their_remedy(
+    doctor: Doctor, arguments: list[str], remedy: str
+) -> None:
+    line = doctor(*SERVES, *arguments)["server"]
+    assert line["mark"] == "mend"
+    assert remedy in line["remedy"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--page-size", "64", "--tp", "8", "--mem-fraction-static=0.9", "--trust-remote-code"],
+        ["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "1"],
+        ["--speculative-algorithm", "NGRAM", "--speculative-ngram-max-bfs-breadth", "1"],
+        ["--kv-cache-dtype", "fp8_e5m2"],
+    ],
+)
+def test_served_arguments_are_well(doctor: Doctor, arguments: list[str]) -> None:
+    assert doctor(*SERVES, *arguments)["server"]["mark"] == "ok"
+
+
+def test_a_bf16_pool_is_said_to_be_stock(doctor: Doctor) -> None:
+    line = doctor("--attention-backend", NAME)["server"]
+    assert line["mark"] == "note" and "stock" in line["found"]
+
+
+def test_a_server_with_another_backend_is_told_the_flag(overlay: Overlay, python: Path) -> None:
+    result = overlay("doctor", "--python", python, "--", "--kv-cache-dtype", "fp8_e4m3")
+    assert f"add --attention-backend {NAME}" in result.out
+
+
+def config(folder: Path, **fields: Any) -> str:
+    (folder / "config.json").write_text(json.dumps(fields))
+    return str(folder)
+
+
+def test_a_models_config_tells_its_head_dims(doctor: Doctor, tmp_path: Path) -> None:
+    model = config(tmp_path, kv_lora_rank=256, qk_rope_head_dim=32)
+    line = doctor(*SERVES, "--model-path", model)["server"]
+    assert "256 + 32" in line["found"]
+    nested = config(tmp_path, text_config={"kv_lora_rank": 512, "qk_rope_head_dim": 0})
+    assert "512 + 0" in doctor(*SERVES, "--model", nested)["server"]["found"]
+
+
+def test_a_model_that_is_no_folder_is_assumed_and_said(doctor: Doctor) -> None:
+    found = doctor(*SERVES, "--model-path", "someone/some-model")
+    assert found["model"]["mark"] == "note"
+    assert found["server"]["mark"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (["--cuda-graph-backend-prefill", "disabled"], ["656 bytes"]),
+        (["--dsa-prefill-backend", "trtllm", "--dsa-decode-backend", "trtllm"], ["breakable"]),
+        (["--dsa-decode-backend", "trtllm", "--disable-prefill-cuda-graph"], []),
+    ],
+)
+def test_a_dsa_model_needs_raw_rows_and_no_prefill_graph(
+    overlay: Overlay, python: Path, tmp_path: Path, arguments: list[str], refused: list[str]
+) -> None:
+    dims = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    model = config(tmp_path, index_topk=2048, **dims)
+    result = overlay(
+        "doctor", "--json", "--python", python, "--", *SERVES, "--model-path", model, *arguments
+    )
+    server = [line for line in json.loads(result.out) if line["subject"] == "server"]
+    mended = [line["found"] for line in server if line["mark"] == "mend"]
+    assert len(mended) == len(refused)
+    assert all(words in found for words, found in zip(refused, mended, strict=True))
+    assert any("sparse attention" in line["found"] for line in server)
+
+
+@pytest.mark.parametrize(("capability", "raw"), [("9.0", False), ("10.0", True)])
+def test_a_dsa_models_default_rows_depend_on_the_card(
+    overlay: Overlay,
+    python: Path,
+    card: Callable[[str, str], None],
+    tmp_path: Path,
+    capability: str,
+    raw: bool,
+) -> None:
+    card(capability, "13.0")
+    model = config(tmp_path, index_topk=2048)
+    arguments = [*SERVES, "--model-path", model, "--disable-prefill-cuda-graph"]
+    result = overlay("doctor", "--python", python, "--", *arguments)
+    assert ("656 bytes" not in result.out) is raw
+
+
+@pytest.mark.parametrize(
+    ("release", "arguments", "graph"),
+    [
+        ("0.5.9", [], "disabled"),
+        ("0.5.9", ["--enable-piecewise-cuda-graph"], "tc_piecewise"),
+        ("0.5.17", [], "breakable"),
+        ("0.5.23", ["--cuda-graph-backend-prefill", "full"], "full"),
+        ("0.5.23", ["--disable-prefill-cuda-graph"], "disabled"),
+    ],
+)
+def test_the_prefill_graph_by_default_depends_on_the_release(
+    release: str, arguments: list[str], graph: str
+) -> None:
+    support = serving.load_support()
+    facts = serving.facts(serving.parse(arguments), support, None, release)
+    assert facts.prefill_graph == graph
+
+
+def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:
+    result = overlay("doctor", "--python", python, "--", "--dcp-size", "two")
+    assert result.code == 2
+    assert "--dcp-size" in result.err and len(result.err.splitlines()) == 1
+
+
+def test_the_backends_own_module_is_asked() -> None:
+    support = serving.load_support()
+    assert support.NAME == NAME
+    assert "torch" not in vars(support)
