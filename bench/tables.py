@@ -134,7 +134,7 @@ def kernels(folder: Path) -> str:
         return MISSING
     points = json.loads(path.read_text())["points"]
     header = ["heads : requests x tokens", "stock", "BF16, fa3", "BF16, fa2"]
-    header += ["gather", "direct", "floor", "direct ÷ floor"]
+    header += ["gather", "direct", "floor", "direct ÷ floor", "gather alone, of copy"]
     return _markdown(header, [_kernels_row(point) for point in points])
 
 
@@ -149,7 +149,14 @@ def _kernels_row(point: dict[str, Any]) -> list[str]:
     floor = point["floor_us"]
     tells = "direct" in middles and floor >= 1  # below, launches are all that is measured
     ratio = f"{middles['direct'] / floor:.2f}" if tells else "-"
-    return [point["point"], *cells, f"{floor:.1f}", ratio]
+    return [point["point"], *cells, f"{floor:.1f}", ratio, _share_of_copy(point, middles)]
+
+
+def _share_of_copy(point: dict[str, Any], middles: dict[str, float]) -> str:
+    """What the gather moves, one byte read and two written a value, against a copy's bandwidth."""
+    if "gather-alone" not in middles or point["floor_us"] < 1:
+        return "-"
+    return f"{3 * point['floor_us'] / middles['gather-alone']:.0%}"
 
 
 def hosts(folder: Path) -> str:

@@ -114,6 +114,7 @@ def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
             "strategies": {
                 "stock": {"us": [900.0, 800.0, 850.0]},
                 "direct": {"us": [50.0, 40.0, 44.0]},
+                "gather-alone": {"us": [130.0, 131.0, 132.0]},
                 "bf16-fa3": {"failed": "no such card"},
             },
         }
@@ -125,8 +126,8 @@ def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
 def test_kernels_are_medians_against_the_floor(tmp_path: Path) -> None:
     write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
     text = render("<!-- bench:kernels -->\n<!-- /bench -->", tmp_path)
-    assert "| 16:1x100 | 850.0 | - | - | - | 44.0 | 0.0 | - |" in text
-    assert "| 16:64x4096 | 850.0 | - | - | - | 44.0 | 35.2 | 1.25 |" in text
+    assert "| 16:1x100 | 850.0 | - | - | - | 44.0 | 0.0 | - | - |" in text
+    assert "| 16:64x4096 | 850.0 | - | - | - | 44.0 | 35.2 | 1.25 | 81% |" in text
 
 
 def test_attention_alone_is_drawn_at_16_heads_along_one_axis_at_a_time(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def gather_job(card: int, out: str, e4m3: bool) -> aot.Job:
     constants = {"IS_E4M3": e4m3, "TILE": gather.ROWS_PER_TILE}
     types = {**GATHER, "out": out}
     kernel = f"{PACKAGE}.gather:gather_rows_kernel"
-    return aot.Job(kernel, card, types, constants, warps=4, stages=3, aligned=("pool_stride",))
+    return aot.Job(
+        kernel, card, types, constants, warps=gather.WARPS, stages=3, aligned=("pool_stride",)
+    )
 
 
 @pytest.fixture(scope="module")
