@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench import kernel_tables
 from bench.compare import judge
 from bench.loads import Load
+from bench.markdown import MISSING, markdown, paired
 from bench.proof import summary
 from bench.results import Results, paired_ratio
 
 SERVED = ("tokens", "proof", "bf16", "fp8", "prefix-graph", "pool")  # files of `bench.serve`
-MISSING = "*Not measured yet.*"
 
 
 def _load(folder: Path, name: str) -> Results | None:
     path = folder / f"{name}.json"
     return Results.load(path) if path.exists() else None
-
-
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def tokens(folder: Path) -> str:
@@ -34,7 +28,7 @@ def tokens(folder: Path) -> str:
         return MISSING
     header = ["requests x tokens", "`flashinfer`, ms", "`flashinfer_mla_compact`, ms"]
     header += ["times as fast", "greedy tokens", "with one wrong row"]
-    return _markdown(header, [_tokens_row(results, load) for load in results.loads()])
+    return markdown(header, [_tokens_row(results, load) for load in results.loads()])
 
 
 def _tokens_row(results: Results, load: Load) -> list[str]:
@@ -65,7 +59,7 @@ def ratios(folder: Path) -> str:
         if name != "compact"
     ]
     header = ["requests x tokens", "compact, ms", *(f"÷ {name}" for name, _ in others)]
-    return _markdown(header, [_ratio_row(load, others) for load in loads])
+    return markdown(header, [_ratio_row(load, others) for load in loads])
 
 
 def _ratio_row(load: Load, others: list[tuple[str, Results]]) -> list[str]:
@@ -80,8 +74,7 @@ def _ratio_row(load: Load, others: list[tuple[str, Results]]) -> list[str]:
 def _ratio_cell(one: dict[str, Any] | None, other: dict[str, Any] | None, figure: str) -> str:
     if not (one and other):
         return "not measured"
-    pairs = [a / b for a, b in zip(one[f"{figure}_all"], other[f"{figure}_all"], strict=False)]
-    return f"{paired_ratio(one, other, figure):.3f} ({min(pairs):.3f} to {max(pairs):.3f})"
+    return paired(one[f"{figure}_all"], other[f"{figure}_all"])
 
 
 def first_token(folder: Path) -> str:
@@ -91,7 +84,7 @@ def first_token(folder: Path) -> str:
         if results := _load(folder, name):
             rows += [_first_token_row(results, load, graph) for load in _prefixed(results)]
     header = ["requests x tokens + cached", "prefill graph", "compact, ms", "BF16, ms", "ratio"]
-    return _markdown(header, rows) if rows else MISSING
+    return markdown(header, rows) if rows else MISSING
 
 
 def _prefixed(results: Results) -> list[Load]:
@@ -124,39 +117,7 @@ def pool(folder: Path) -> str:
         one, other = results.find(small, load), results.find(large, load)
         times = [f"{r['tpot_ms']:.2f}" if r else "not measured" for r in (one, other)]
         rows.append([str(load), *times, _ratio_cell(one, other, "tpot_ms")])
-    return _markdown(header, rows)
-
-
-def kernels(folder: Path) -> str:
-    """One layer's decode attention: microseconds, and times the byte floor."""
-    path = folder / "kernels.json"
-    if not path.exists():
-        return MISSING
-    points = json.loads(path.read_text())["points"]
-    header = ["heads : requests x tokens", "stock", "BF16, fa3", "BF16, fa2"]
-    header += ["gather", "direct", "floor", "direct ÷ floor", "gather alone, of copy"]
-    return _markdown(header, [_kernels_row(point) for point in points])
-
-
-def _kernels_row(point: dict[str, Any]) -> list[str]:
-    middles = {
-        name: statistics.median(entry["us"])
-        for name, entry in point["strategies"].items()
-        if "us" in entry
-    }
-    names = ("stock", "bf16-fa3", "bf16-fa2", "gather-fa3", "direct")
-    cells = [f"{middles[name]:.1f}" if name in middles else "-" for name in names]
-    floor = point["floor_us"]
-    tells = "direct" in middles and floor >= 1  # below, launches are all that is measured
-    ratio = f"{middles['direct'] / floor:.2f}" if tells else "-"
-    return [point["point"], *cells, f"{floor:.1f}", ratio, _share_of_copy(point, middles)]
-
-
-def _share_of_copy(point: dict[str, Any], middles: dict[str, float]) -> str:
-    """What the gather moves, one byte read and two written a value, against a copy's bandwidth."""
-    if "gather-alone" not in middles or point["floor_us"] < 1:
-        return "-"
-    return f"{3 * point['floor_us'] / middles['gather-alone']:.0%}"
+    return markdown(header, rows)
 
 
 def hosts(folder: Path) -> str:
@@ -192,6 +153,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "first-token": first_token,
     "pool": pool,
     "proof": proof,
-    "kernels": kernels,
+    "kernels": kernel_tables.microseconds,
+    "kernel-ratios": kernel_tables.ratios,
     "hosts": hosts,
 }

@@ -115,7 +115,8 @@ def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
                 "stock": {"us": [900.0, 800.0, 850.0]},
                 "direct": {"us": [50.0, 40.0, 44.0]},
                 "gather-alone": {"us": [130.0, 131.0, 132.0]},
-                "bf16-fa3": {"failed": "no such card"},
+                "bf16-fa3": {"us": [50.0, 50.0, 40.0]},
+                "flashmla": {"failed": "no such card"},
             },
         }
         for point, floor in points
@@ -123,11 +124,20 @@ def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
     (folder / "kernels.json").write_text(json.dumps({"points": records}))
 
 
-def test_kernels_are_medians_against_the_floor(tmp_path: Path) -> None:
-    write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
+def test_kernels_are_medians_and_what_failed_is_left_out(tmp_path: Path) -> None:
+    write_kernels(tmp_path, ("16:1x100", 0.01))
     text = render("<!-- bench:kernels -->\n<!-- /bench -->", tmp_path)
-    assert "| 16:1x100 | 850.0 | - | - | - | 44.0 | 0.0 | - | - |" in text
-    assert "| 16:64x4096 | 850.0 | - | - | - | 44.0 | 35.2 | 1.25 | 81% |" in text
+    assert "| 16:1x100 | 850.0 | 50.0 | - | - | - | - | - | 44.0 | - | 0.0 |" in text
+
+
+def test_kernels_are_compared_by_pairs_and_with_the_floor(tmp_path: Path) -> None:
+    write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
+    rows = render("<!-- bench:kernel-ratios -->\n<!-- /bench -->", tmp_path).splitlines()[3:-1]
+    ratio = "1.000 (0.800 to 1.100)"
+    assert rows == [
+        f"| 16:1x100 | {ratio} | - | - | - | - | - | - |",
+        f"| 16:64x4096 | {ratio} | - | - | - | 1.25 | 81% | - |",
+    ]
 
 
 def test_attention_alone_is_drawn_at_16_heads_along_one_axis_at_a_time(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""The tables of attention alone, from kernels.json."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from bench.markdown import MISSING, markdown, paired
+
+# Strategy -> what a column is called.
+COLUMNS = {
+    "stock": "stock",
+    "bf16-fa3": "BF16, fa3",
+    "bf16-fa2": "BF16, fa2",
+    "flashinfer-fp8": "FlashInfer FP8",
+    "flashmla": "FlashMLA FP8",
+    "sglang-triton": "Triton FP8",
+    "gather-fa3": "gather",
+    "direct": "direct",
+    "direct-portable": "direct, SM80 to 120",
+}
+# The strategies of a ratio; below 1, the first one is faster.
+RATIOS = (
+    ("direct", "bf16-fa3"),
+    ("direct-portable", "bf16-fa2"),
+    ("direct", "flashmla"),
+    ("direct", "gather-fa3"),
+)
+
+
+def microseconds(folder: Path) -> str:
+    """Microseconds of one layer's decode attention, each the median of its replays."""
+    points = _points(folder)
+    if not points:
+        return MISSING
+    header = ["heads : requests x tokens", *COLUMNS.values(), "floor"]
+    return markdown(header, [_microseconds_row(point) for point in points])
+
+
+def ratios(folder: Path) -> str:
+    """Ratios of replays by turns, the bytes moved against the card's, and the error."""
+    points = _points(folder)
+    if not points:
+        return MISSING
+    header = ["heads : requests x tokens"]
+    header += [f"{COLUMNS[one]} ÷ {COLUMNS[other]}" for one, other in RATIOS]
+    header += ["direct ÷ floor", "gather, of a copy's bandwidth", "direct's error ÷ stock's"]
+    return markdown(header, [_ratios_row(point) for point in points])
+
+
+def _points(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "kernels.json"
+    return list(json.loads(path.read_text())["points"]) if path.exists() else []
+
+
+def _microseconds_row(point: dict[str, Any]) -> list[str]:
+    middles = _middles(point)
+    cells = [f"{middles[name]:.1f}" if name in middles else "-" for name in COLUMNS]
+    return [point["point"], *cells, f"{point['floor_us']:.1f}"]
+
+
+def _middles(point: dict[str, Any]) -> dict[str, float]:
+    entries = point["strategies"].items()
+    return {name: statistics.median(entry["us"]) for name, entry in entries if "us" in entry}
+
+
+def _ratios_row(point: dict[str, Any]) -> list[str]:
+    entries = point["strategies"]
+    cells = [_paired_cell(entries.get(one, {}), entries.get(other, {})) for one, other in RATIOS]
+    return [point["point"], *cells, _of_floor(point), _of_copy(point), _error_cell(entries)]
+
+
+def _paired_cell(one: dict[str, Any], other: dict[str, Any]) -> str:
+    return paired(one["us"], other["us"]) if "us" in one and "us" in other else "-"
+
+
+def _of_floor(point: dict[str, Any]) -> str:
+    """Below a microsecond of bytes, launches are all that is measured."""
+    middles, floor = _middles(point), point["floor_us"]
+    return f"{middles['direct'] / floor:.2f}" if "direct" in middles and floor >= 1 else "-"
+
+
+def _of_copy(point: dict[str, Any]) -> str:
+    """The gather reads one byte a value and writes two, the floor is the time of the one."""
+    middles, floor = _middles(point), point["floor_us"]
+    tells = "gather-alone" in middles and floor >= 1
+    return f"{3 * floor / middles['gather-alone']:.0%}" if tells else "-"
+
+
+def _error_cell(entries: dict[str, Any]) -> str:
+    errors = [entries.get(name, {}).get("error") for name in ("direct", "stock")]
+    return f"{errors[0] / errors[1]:.2f}" if all(errors) else "-"
