@@ -149,6 +149,7 @@ def test_attention_alone_is_drawn_at_16_heads_along_one_axis_at_a_time(tmp_path:
     assert direct == [(100, 44.0), (8192, 44.0)]
     assert by_batch(alone(tmp_path)) == {
         "stock": [(1, 850.0), (16, 850.0)],
+        "bf16-fa3": [(1, 50.0), (16, 50.0)],
         "direct": [(1, 44.0), (16, 44.0)],
     }
 
