@@ -45,7 +45,7 @@ make_model() {
 cached="1x2048+256"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
 # Engines that are up at once: each counts what the others hold as used.
-together="--interleave --tokens 64 --fraction 0.95"
+together="--interleave --fraction 0.95"
 [ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 failed=0
 for step in "$@"; do
@@ -53,29 +53,32 @@ for step in "$@"; do
         model) make_model ;;
         tokens)
             make_model
-            serve tokens.json "stock compact wrong-row" "1x100 1x8192 16x8192 64x2048" --repeats 3
+            # shellcheck disable=SC2086
+            serve tokens.json "stock compact wrong-row" "1x100 1x8192 16x8192 64x2048" $together \
+                --repeats 3
             ;;
         bf16)
             make_model
             # shellcheck disable=SC2086
-            serve bf16.json "bf16 compact" "$goals $cached" $together
+            serve bf16.json "bf16 compact" "$goals $cached" $together --tokens 64
             ;;
         fp8)
             make_model
             # shellcheck disable=SC2086
-            serve fp8.json "compact flashmla triton" "$goals $cached" $together
+            serve fp8.json "compact flashmla triton" "$goals $cached" $together --tokens 64
             ;;
         prefix-graph)
             make_model
             # shellcheck disable=SC2086
-            serve prefix-graph.json "bf16 compact" "$cached" $together \
+            serve prefix-graph.json "bf16 compact" "$cached" $together --tokens 64 \
                 --option disable_prefill_cuda_graph=false \
                 --option 'cuda_graph_backend_prefill="breakable"'
             ;;
         pool)
             make_model
             # shellcheck disable=SC2086
-            serve pool.json "pool-131072 pool-2000000" "1x100 1x8192 16x1024" $together
+            serve pool.json "pool-131072 pool-2000000" "1x100 1x8192 16x1024" $together \
+                --tokens 64
             ;;
         *)
             echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2
