@@ -8,6 +8,7 @@
 #   fp8      compact, FlashMLA and Triton by turns
 #   prefix-graph  time to first token again, under breakable prefill graphs
 #   pool     compact at pools of 131,072 and 2,000,000 by turns
+#   kernels  attention alone, each strategy by turns
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: bench/results)
@@ -46,7 +47,7 @@ cached="1x2048+256"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
 # Engines that are up at once: each counts what the others hold as used.
 together="--interleave --fraction 0.95"
-[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 failed=0
 for step in "$@"; do
     case $step in
@@ -79,6 +80,9 @@ for step in "$@"; do
             # shellcheck disable=SC2086
             serve pool.json "pool-131072 pool-2000000" "1x100 1x8192 16x1024" $together \
                 --tokens 64
+            ;;
+        kernels)
+            limited bench.kernels --out "$results/kernels.json"
             ;;
         *)
             echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2

@@ -48,5 +48,11 @@ def test_a_failed_check_does_not_stop_later_steps(model: Path) -> None:
     assert done.stderr.count("no kernel for this device") == 2
 
 
+def test_attention_alone_needs_a_device(model: Path) -> None:
+    done = steps(model, "kernels")
+    assert done.returncode == 2
+    assert "no CUDA device" in done.stderr
+
+
 def test_an_unknown_step_is_exit_2() -> None:
     assert steps(Path("nowhere"), "everything").returncode == 2
