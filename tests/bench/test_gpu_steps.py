@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -48,10 +49,15 @@ def test_a_failed_check_does_not_stop_later_steps(model: Path) -> None:
     assert done.stderr.count("no kernel for this device") == 2
 
 
-def test_attention_alone_needs_a_device(model: Path) -> None:
-    done = steps(model, "kernels")
-    assert done.returncode == 2
-    assert "no CUDA device" in done.stderr
+def test_attention_alone_is_measured_to_the_same_folder(tmp_path: Path) -> None:
+    told = tmp_path / "python"
+    told.write_text('#!/bin/sh\necho "$@"\n')
+    told.chmod(0o755)
+    places = {**os.environ, "PYTHON": str(told), "RESULTS": "results"}
+    done = subprocess.run(
+        [ROOT / "bench" / "gpu.sh", "kernels"], env=places, text=True, capture_output=True
+    )
+    assert done.stdout == "-m bench.kernels --out results/kernels.json\n"
 
 
 def test_an_unknown_step_is_exit_2() -> None:
