@@ -24,16 +24,17 @@ def draft(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> An
 
 def test_lengths_count_the_drafts_and_the_given_batch_stays(draft: Any) -> None:
     batch = SimpleNamespace(
-        seq_lens=torch.tensor([5, 7]), seq_lens_cpu=torch.tensor([5, 7]), batch_size=2
+        seq_lens=torch.tensor([5, 7]), seq_lens_cpu=torch.tensor([5, 7]), seq_lens_sum=12
     )
     longer = draft.with_drafts(batch, 3)
     assert longer.seq_lens.tolist() == longer.seq_lens_cpu.tolist() == [8, 10]
-    assert longer.batch_size == 2
+    assert longer.seq_lens_sum == 18
     assert batch.seq_lens.tolist() == batch.seq_lens_cpu.tolist() == [5, 7]
+    assert batch.seq_lens_sum == 12
 
 
 def test_lengths_on_the_device_alone_are_enough(draft: Any) -> None:
-    batch = SimpleNamespace(seq_lens=torch.tensor([5]), seq_lens_cpu=None)
+    batch = SimpleNamespace(seq_lens=torch.tensor([5]), seq_lens_cpu=None, seq_lens_sum=5)
     assert draft.with_drafts(batch, 1).seq_lens.tolist() == [6]
 
 

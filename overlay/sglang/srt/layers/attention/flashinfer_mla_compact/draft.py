@@ -17,8 +17,8 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.rows import SlotTable
 class DraftStep(FlashInferMLACompactAttnBackend):
     """One step of a draft: attends to `drafts` tokens behind the accepted ones, its own the last.
 
-    Upstream's index row holds those drafts, but its plan counts the accepted tokens alone: an eager
-    step sees no draft, and a captured one reads every request but the first out of step.
+    Upstream plans each step with the accepted tokens alone: an eager step sees no draft, and a
+    captured one, whose index row holds them, reads every request but the first out of step.
     """
 
     def __init__(self, *arguments: Any, drafts: int, **options: Any) -> None:
@@ -40,6 +40,7 @@ def with_drafts(batch: Any, drafts: int) -> Any:
         return batch
     longer = copy(batch)
     longer.seq_lens = batch.seq_lens + drafts
+    longer.seq_lens_sum = batch.seq_lens_sum + drafts * len(batch.seq_lens)
     if batch.seq_lens_cpu is not None:
         longer.seq_lens_cpu = batch.seq_lens_cpu + drafts
     return longer
