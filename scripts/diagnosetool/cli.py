@@ -19,6 +19,7 @@ from diagnosetool.trim import find_window, write_trimmed
 EXIT_CODES = {Verdict.ABSENT: 0, Verdict.CAST: 1, Verdict.UNKNOWN: 3, Verdict.OTHER_CAST: 5}
 UNREADABLE = 4
 NOTHING_TO_TRIM = 3
+INTERRUPTED = 130
 
 _EPILOG = """\
 exit codes:
@@ -26,9 +27,10 @@ exit codes:
   1  FlashInfer MLA casts the whole pool
   2  usage error
   3  can't tell: no decode step in the trace, or kernels that are not known
-  4  the file can't be read, or is not a trace
+  4  the file can't be read, or is not a trace; or the answer can't be written
   5  another backend casts the whole pool
-With --before and --after the code speaks of the trace after; 4 stands for either.
+  130  interrupted; with --trim, nothing was written
+With --before and --after the code speaks of the trace after; 3 and 4 stand for either.
 
 To record a trace of a running server, while it decodes:
   curl -X POST http://HOST:PORT/start_profile -H 'Content-Type: application/json' \\
@@ -41,16 +43,22 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _check(parser, options)
-    progress = None if options.quiet else sys.stderr
     try:
-        if options.trim:
-            return _trim(options, progress)
-        if options.trace:
-            return _diagnose(options, progress)
-        return _compare(options, progress)
+        return _answer(options, None if options.quiet else sys.stderr)
     except TraceError as error:
         print(f"diagnose: {error}", file=sys.stderr)
         return UNREADABLE
+    except KeyboardInterrupt:
+        print("diagnose: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _answer(options: argparse.Namespace, progress: TextIO | None) -> int:
+    if options.trim:
+        return _trim(options, progress)
+    if options.trace:
+        return _diagnose(options, progress)
+    return _compare(options, progress)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,16 +93,25 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--trim reads TRACE twice, and {options.trace} is no regular file")
     if options.trim and options.trace == "-":
         parser.error("--trim reads TRACE twice, which a pipe does not allow: save it first")
+    if options.trim and options.trim.exists():
+        _check_target(parser, options.trim, Path(options.trace))
     if options.steps < 1:
         parser.error(f"--steps {options.steps} keeps nothing: give 1 or more")
+
+
+def _check_target(parser: argparse.ArgumentParser, target: Path, trace: Path) -> None:
+    if not target.is_file():
+        parser.error(f"--trim {target} is no regular file: name a file to write")
+    if trace.exists() and target.samefile(trace):
+        parser.error(f"--trim {target} would overwrite TRACE: name another file")
 
 
 def _diagnose(options: argparse.Namespace, progress: TextIO | None) -> int:
     diagnosis = diagnose(EventStream(options.trace, progress))
     if options.json:
-        print(json.dumps(as_json(diagnosis), indent=2))
+        _say(json.dumps(as_json(diagnosis), indent=2))
     else:
-        print(as_text(diagnosis, colour=_wants_colour()))
+        _say(as_text(diagnosis, colour=_wants_colour()))
     return EXIT_CODES[diagnosis.verdict]
 
 
@@ -103,9 +120,9 @@ def _compare(options: argparse.Namespace, progress: TextIO | None) -> int:
         diagnose(EventStream(path, progress)) for path in (options.before, options.after)
     )
     if options.json:
-        print(json.dumps({"before": as_json(before), "after": as_json(after)}, indent=2))
+        _say(json.dumps({"before": as_json(before), "after": as_json(after)}, indent=2))
     else:
-        print(compared(before, after))
+        _say(compared(before, after))
     return EXIT_CODES[_unknown_first(before, after).verdict]
 
 
@@ -122,9 +139,24 @@ def _trim(options: argparse.Namespace, progress: TextIO | None) -> int:
         print(f"diagnose: {reason}: profile more steps, or lower --steps.", file=sys.stderr)
         return NOTHING_TO_TRIM
     size = write_trimmed(EventStream(options.trace, progress), window, options.trim)
-    print(f"{options.trim}: {options.steps} steps, {size:,} bytes")
+    if options.json:
+        _say(json.dumps({"file": str(options.trim), "steps": options.steps, "bytes": size}))
+    else:
+        _say(f"{options.trim}: {options.steps} steps, {size:,} bytes")
     return 0
 
 
+def _say(text: str) -> None:
+    """Print the answer; a reader that has seen enough of it, such as `head`, is no failure."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # Python flushes once more at its end, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            reason = f"the answer can't be written ({error.strerror})"
+            raise TraceError(f"{reason}: send standard output elsewhere.") from None
+
+
 def _wants_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")

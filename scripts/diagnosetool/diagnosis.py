@@ -193,6 +193,8 @@ def _notes(stream: EventStream, timeline: Timeline) -> list[str]:
         notes.append("the file ends early: only what was written before is judged")
     if stream.skipped:
         notes.append(f"{stream.skipped} events are not valid JSON and were left out")
+    if timeline.odd:
+        notes.append(f"{timeline.odd} events have fields unlike a profiler's and were left out")
     if timeline.devices > 1:
         notes.append(f"the trace holds {timeline.devices} devices: the first one is judged")
     if timeline.kernels_left_out:

@@ -60,7 +60,7 @@ class EventStream:
                 self._read_tail(chunks)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise TraceError(f"{self.path} can't be read: {reason}.") from None
+            raise TraceError(f"{self.path} can't be read ({reason}): {_REMEDY}.") from None
 
     def _chunks(self, raw: BufferedReader) -> Generator[str, None, None]:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -135,12 +135,14 @@ class EventStream:
     def _merge(self, text: str) -> None:
         try:
             self.header.update(json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return
 
 
 def _open(path: str) -> BufferedReader:
     if path == "-":
+        if sys.stdin is None:
+            raise TraceError(f"standard input is closed: {_REMEDY}.")
         return cast(BufferedReader, sys.stdin.buffer)
     if Path(path).is_dir():
         raise TraceError(f"{path} is a folder: {_REMEDY}.")

@@ -12,6 +12,8 @@ from diagnosetool.stream import Event, EventStream
 KERNEL_LIMIT = 400_000
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 STEP_SPAN = "step["
+# What a field of another type or size raises where a profiler's is read.
+ODD_FIELD = (KeyError, TypeError, ValueError, OverflowError)
 
 
 class Kernel(NamedTuple):
@@ -55,6 +57,7 @@ class Timeline:
         lane: process id and device number of the device that is kept, the first in the file.
         devices: how many devices the trace holds.
         kernels_left_out: kernels of that device beyond KERNEL_LIMIT.
+        odd: events with a field that no profiler writes, left out.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
@@ -63,6 +66,7 @@ class Timeline:
     lane: tuple[Any, Any] = (None, None)
     devices: int = 0
     kernels_left_out: int = 0
+    odd: int = 0
 
 
 def read_timeline(stream: EventStream) -> Timeline:
@@ -72,15 +76,18 @@ def read_timeline(stream: EventStream) -> Timeline:
     lanes: dict[tuple[Any, Any], int] = {}
     spans: dict[Any, list[Span]] = {}
     for event in stream:
-        category = event.get("cat")
-        if category in GPU_CATEGORIES:
-            lane = device_lane(event)
-            if lanes.setdefault(lane, len(lanes)) == 0:
-                _add_kernel(timeline, event, names)
-        elif category == "gpu_user_annotation":
-            _add_span(spans.setdefault(event.get("pid"), []), event)
-        elif category == "cpu_op" and event.get("name") == "aten::copy_":
-            _add_copy(timeline.copies, event)
+        try:
+            category = event.get("cat")
+            if category in GPU_CATEGORIES:
+                lane = device_lane(event)
+                if lanes.setdefault(lane, len(lanes)) == 0:
+                    _add_kernel(timeline, event, names)
+            elif category == "gpu_user_annotation":
+                _add_span(spans.setdefault(event.get("pid"), []), event)
+            elif category == "cpu_op" and event.get("name") == "aten::copy_":
+                _add_copy(timeline.copies, event)
+        except ODD_FIELD:
+            timeline.odd += 1
     timeline.lane = next(iter(lanes), timeline.lane)
     timeline.devices = len(lanes)
     timeline.kernels.sort()
@@ -91,6 +98,22 @@ def read_timeline(stream: EventStream) -> Timeline:
 def device_lane(event: Event) -> tuple[Any, Any]:
     """What tells one device's GPU events from another's: sglang merges ranks into one file."""
     return event.get("pid"), arguments_of(event).get("device")
+
+
+def time_of(event: Event, key: str) -> float:
+    """A time in microseconds; one of ODD_FIELD where it is no finite number."""
+    time = float(event[key])
+    if not math.isfinite(time):
+        raise ValueError(f"{key} is {time}")
+    return time
+
+
+def _duration(event: Event) -> float:
+    return max(time_of(event, "dur"), 0.0) if "dur" in event else 0.0
+
+
+def _product(sizes: Any) -> int:
+    return math.prod(map(int, sizes))
 
 
 def arguments_of(event: Event) -> dict[str, Any]:
@@ -104,27 +127,24 @@ def _add_kernel(timeline: Timeline, event: Event, names: dict[str, str]) -> None
         return
     arguments = arguments_of(event)
     name = str(event.get("name"))
-    try:
-        kernel = Kernel(
-            start=float(event["ts"]),
-            duration=float(event.get("dur", 0)),
-            name=names.setdefault(name, name),
-            threads=math.prod(arguments.get("grid", ())) * math.prod(arguments.get("block", (0,))),
-            correlation=int(arguments.get("correlation", -1)),
-            external=int(arguments.get("External id", -1)),
-            stream=int(arguments.get("stream", -1)),
-        )
-    except (KeyError, TypeError, ValueError):
-        return
+    kernel = Kernel(
+        start=time_of(event, "ts"),
+        duration=_duration(event),
+        name=names.setdefault(name, name),
+        threads=_product(arguments.get("grid", ())) * _product(arguments.get("block", (0,))),
+        correlation=int(arguments.get("correlation", -1)),
+        external=int(arguments.get("External id", -1)),
+        stream=int(arguments.get("stream", -1)),
+    )
     timeline.kernels.append(kernel)
 
 
 def _add_span(spans: list[Span], event: Event) -> None:
     name = str(event.get("name"))
     if name.startswith(STEP_SPAN):
-        start = float(event["ts"])
+        start = time_of(event, "ts")
         mode = name.removeprefix(STEP_SPAN).rstrip("]").split(" ")[0]
-        spans.append(Span(start, start + float(event.get("dur", 0)), mode))
+        spans.append(Span(start, start + _duration(event), mode))
 
 
 def _merged(spans: list[Span]) -> list[Span]:
@@ -145,4 +165,6 @@ def _add_copy(copies: dict[int, Copied], event: Event) -> None:
     if not shapes or not dtypes or len(copies) == KERNEL_LIMIT:
         return
     target, source = (str(dtype).removeprefix("c10::") for dtype in dtypes[:2])
-    copies[int(arguments.get("External id", -1))] = Copied(tuple(shapes[0]), source, target)
+    copies[int(arguments.get("External id", -1))] = Copied(
+        tuple(map(int, shapes[0])), source, target
+    )

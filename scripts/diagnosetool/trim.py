@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from diagnosetool.steps import TYPICAL, Steps
 from diagnosetool.stream import Event, EventStream, TraceError
 from diagnosetool.timeline import (
     GPU_CATEGORIES,
+    ODD_FIELD,
     STEP_SPAN,
     Timeline,
     arguments_of,
     device_lane,
+    time_of,
 )
 
 # Nothing else of the header is kept: it may hold a host's name and a file's path.
@@ -45,7 +48,7 @@ class Window:
         return event.get("name") == "aten::copy_" and arguments.get("External id") in self.externals
 
     def _spans(self, event: Event) -> bool:
-        return self.start <= float(event.get("ts", -1.0)) <= self.end
+        return self.start <= time_of(event, "ts") <= self.end
 
 
 def find_window(timeline: Timeline, steps: Steps, count: int) -> Window | None:
@@ -75,18 +78,34 @@ def find_window(timeline: Timeline, steps: Steps, count: int) -> Window | None:
 def write_trimmed(stream: EventStream, kept: Window, target: Path) -> int:
     """Write what `kept` keeps of `stream` to `target`, gzip where it ends in .gz; its bytes.
 
-    TraceError where the target can't be written; nothing is left of it then.
+    TraceError where the target can't be written; what stood there stays as it was then.
     """
-    events = [event for event in stream if kept.keeps(event)]
+    events = [event for event in stream if _is_kept(kept, event)]
     header = {key: stream.header[key] for key in HEADER_KEYS if key in stream.header}
     body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     opening = json.dumps({**header, "traceEvents": []}, separators=(",", ":"))[:-2]
     data = f"{opening}\n{body}\n]}}\n".encode()
     if target.suffix == ".gz":
         data = gzip.compress(data, compresslevel=9, mtime=0)
-    try:
-        target.write_bytes(data)
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise TraceError(f"{target} can't be written: {error.strerror}.") from None
+    _write(target, data)
     return len(data)
+
+
+def _is_kept(kept: Window, event: Event) -> bool:
+    try:
+        return kept.keeps(event)
+    except ODD_FIELD:  # the diagnosis left it out, too
+        return False
+
+
+def _write(target: Path, data: bytes) -> None:
+    whole = Path(os.path.realpath(target))
+    part = whole.with_name(f"{whole.name}.{os.getpid()}")
+    try:
+        part.write_bytes(data)
+        part.replace(whole)
+    except OSError as error:
+        reason = f"{target} can't be written ({error.strerror})"
+        raise TraceError(f"{reason}: name a file in a folder with room.") from None
+    finally:
+        part.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,40 @@ def test_two_traces_are_compared_and_the_code_speaks_of_the_second(
 
 def test_a_comparison_with_an_unreadable_trace_is_refused(trace: Make, diagnose: Run) -> None:
     assert diagnose("--before", trace(), "--after", "absent.json").returncode == 4
+
+
+def test_what_is_trimmed_is_told_as_json_too(trace: Make, diagnose: Run, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.json"
+    told = json.loads(diagnose(trace(steps=6), "--trim", cut, "--json").stdout)
+    assert told == {"file": str(cut), "steps": 2, "bytes": cut.stat().st_size}
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code"),
+    [("| true", 1), (">&-", 1), (">/dev/full", 4), ("- <&-", 4)],
+)
+def test_streams_that_are_closed_or_full_are_no_fault_of_the_tool(
+    trace: Make, redirected: str, code: int
+) -> None:
+    given = "" if redirected.startswith("-") else str(trace())
+    command = f"set -o pipefail; {sys.executable} {SCRIPT} {given} {redirected}"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == code
+    assert len(done.stderr.splitlines()) == (code == 4)
+
+
+def test_an_interruption_is_told_in_one_line(tmp_path: Path) -> None:
+    pipe = tmp_path / "trace.json"
+    os.mkfifo(pipe)
+    # An ignored SIGINT, as a job in the background has, would be inherited.
+    command = ["env", "--default-signal=INT", sys.executable, str(SCRIPT), str(pipe)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with pipe.open("w") as out:  # opens once the child reads
+        out.write('{"traceEvents": [')
+        out.flush()
+        child.send_signal(signal.SIGINT)
+        _, error = child.communicate(timeout=60)
+    assert (child.returncode, error) == (130, "diagnose: interrupted\n")
 
 
 def test_a_pipe_is_read(trace: Make) -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from diagnosetool.cli import main
 
 from tests.diagnose.conftest import Make, Run
 
@@ -66,3 +67,35 @@ def test_a_target_that_cannot_be_written_is_refused(trace: Make, diagnose: Run) 
     done = diagnose(trace(steps=6), "--trim", "/no/such/folder/cut.json.gz", "--quiet")
     assert done.returncode == 4
     assert done.stderr.startswith("diagnose: /no/such/folder/cut.json.gz can't be written")
+
+
+def test_the_trace_itself_and_what_is_no_file_are_no_targets(
+    trace: Make, diagnose: Run, tmp_path: Path
+) -> None:
+    whole = trace(steps=6)
+    before = whole.read_bytes()
+    link = tmp_path / "link.json"
+    link.symlink_to(whole)
+    for target in (whole, link, tmp_path, "/dev/null"):
+        assert diagnose(whole, "--trim", target).returncode == 2
+    assert whole.read_bytes() == before
+    assert Path("/dev/null").exists()
+
+
+def test_a_target_that_was_there_is_whole_or_as_it_was(
+    trace: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = trace(steps=6), tmp_path / "cut.json"
+    cut.write_text("mine")
+
+    def no_room(path: Path, data: bytes) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", no_room)
+        assert main([str(whole), "--trim", str(cut)]) == 4
+    assert cut.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.json", "trace.json"]
+    assert main([str(whole), "--trim", str(cut)]) == 0
+    assert json.loads(cut.read_text())["traceEvents"]

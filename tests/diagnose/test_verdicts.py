@@ -19,6 +19,7 @@ from tests.diagnose.synthetic import (
     SAMPLER,
     VECTORIZED,
     Clock,
+    Event,
     Server,
     events,
     header,
@@ -208,6 +209,42 @@ def test_only_so_many_kernels_are_kept(trace: Make, monkeypatch: pytest.MonkeyPa
     assert len(found.kernels) == 60
     assert found.kernels_left_out == 50 * (6 * 4 + 3) - 60
     assert any("only the first" in note for note in judge(source, found).notes)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("pid", {}),
+        ("ts", None),
+        ("ts", float("nan")),
+        ("dur", float("inf")),
+        ("grid", {"x": 1}),
+        ("block", [[1]]),
+        ("correlation", float("inf")),
+        ("External id", []),
+        ("Input Dims", [7]),
+        ("Input type", ["Float"]),
+    ],
+)
+def test_events_with_odd_fields_are_left_out_and_counted(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    server = Server(layers=6, steps=6, graphs=False, shapes=True, spans=True)
+    recorded = list(events(server))
+    odd = [spoilt(event, field, value) for event in recorded]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([*recorded, *filter(None, odd)]))
+    found, plain = answer(path), answer(write(tmp_path / "plain.json", server))
+    assert any("unlike a profiler's" in note for note in found["notes"])
+    assert (found["verdict"], found["step_ms"]) == (plain["verdict"], plain["step_ms"])
+
+
+def spoilt(event: Event, field: str, value: object) -> Event | None:
+    """The event with another value in that field of it or of its arguments; None without one."""
+    arguments = event.get("args", {})
+    if field in arguments:
+        return {**event, "args": {**arguments, field: value}}
+    return {**event, field: value} if field in event else None
 
 
 def test_every_verdict_has_its_own_exit_code() -> None:
