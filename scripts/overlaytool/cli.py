@@ -1,6 +1,7 @@
 """Command line of the patch tool."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -153,10 +154,26 @@ def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) 
     """Run one verb; a refusal is one sentence on stderr and its exit code."""
     args = parser().parse_args(arguments)
     try:
-        return int(VERBS[args.verb].run(find(repository, args.pin), args))
+        code = int(VERBS[args.verb].run(find(repository, args.pin), args))
+        print(end="", flush=True)
+        return code
     except Refusal as refusal:
         print(f"overlay {args.verb}: {refusal}", file=sys.stderr)
         return int(refusal.code)
     except KeyboardInterrupt:
         print(f"overlay {args.verb}: interrupted; run it again to finish", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head -1` has what it wanted
+        _drop_output()
+        return 141
+    except OSError as error:
+        what = f"cannot use {error.filename or 'standard output'}: {error.strerror}"
+        print(f"overlay {args.verb}: {what}; mend that and run it again", file=sys.stderr)
+        if not error.filename:
+            _drop_output()
+        return int(Exit.FAILED)
+
+
+def _drop_output() -> None:
+    """Python flushes once more at its end, which would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

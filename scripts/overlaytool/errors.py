@@ -23,7 +23,7 @@ class Exit(IntEnum):
 
 EXIT_HELP = {
     Exit.OK: "done, or nothing to do",
-    Exit.FAILED: "a check failed, or a patch, the series or the lock is unsound",
+    Exit.FAILED: "a check failed; or a patch, the series or the lock is unsound or unreadable",
     Exit.USAGE: "usage error",
     Exit.PARTIAL: "partial, or an earlier revision: apply or unapply finishes it",
     Exit.FOREIGN: "foreign: a file is neither pristine nor applied; nothing was written",

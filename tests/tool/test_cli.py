@@ -25,6 +25,21 @@ def test_usage_errors_exit_2(arguments: list[str]) -> None:
     assert stop.value.code == 2
 
 
+@pytest.mark.parametrize(("redirected", "code"), [("| true", 141), (">&-", 0), (">/dev/full", 1)])
+def test_output_that_no_one_reads_is_told_in_one_line_at_most(redirected: str, code: int) -> None:
+    command = f"set -o pipefail; {sys.executable} {REPOSITORY}/scripts/overlay lint {redirected}"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == code
+    assert len(done.stderr.splitlines()) == (code == 1)
+
+
+def test_a_file_of_the_repository_that_is_not_readable_is_named(toy: Toy, overlay: Overlay) -> None:
+    (toy.repository / "patches" / "default").unlink()
+    refused = overlay("status", "--tree", toy.tree)
+    assert refused.code == 1
+    assert "patches/default: No such file or directory; mend that" in refused.err
+
+
 def test_an_unknown_pin_names_the_known_ones(overlay: Overlay) -> None:
     refused = overlay("apply", "--pin", "0.0.1")
     assert refused.code == 2
