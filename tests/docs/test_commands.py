@@ -13,6 +13,7 @@ from tests.docs.blocks import TAGS, blocks, shows
 
 PAGES = sorted([*REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+SECTION_LINK = re.compile(r"\]\(([^):#]*)#([^)]+)\)")
 
 
 def name(page: Path) -> str:
@@ -75,6 +76,21 @@ def test_every_link_and_picture_of_the_repository_is_a_file(page: Path) -> None:
     targets = LINK.findall(page.read_text())
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_to_a_section_names_a_heading(page: Path) -> None:
+    linked = [
+        (page.parent / target if target else page, to)
+        for target, to in SECTION_LINK.findall(page.read_text())
+    ]
+    assert [to for target, to in linked if to not in anchors(target.read_text())] == []
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = [line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
