@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import ModuleType
+from typing import Any
 
 from overlaytool import probe, requirements, serving, tree
 from overlaytool.errors import Exit, Refusal
@@ -195,7 +196,7 @@ def _strategy(
 
 def _decode_strategy(
     support: ModuleType,
-    settings: object,
+    settings: Any,
     server: argparse.Namespace | None,
     capability: str | None,
 ) -> str:
@@ -204,6 +205,8 @@ def _decode_strategy(
     named = server is not None and server.max_total_tokens
     rows = server.max_total_tokens + server.page_size if server is not None and named else most
     name, why = support.decode_strategy(rows, settings, card)
+    if card is None and name == "gather" and settings.strategy == "auto":
+        why = "as on a card that is not measured; none is seen here"
     return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
 
@@ -213,9 +216,8 @@ def _server(
     if not serving.names_backend(server, support.NAME):
         remedy = f"add --attention-backend {support.NAME}"
         yield Line(MEND, "server", f"no attention-backend flag names {support.NAME}", remedy)
-    if server.model_path and serving.model_config(server) is None:
-        found = f"{server.model_path} is no folder with a config.json: dense MLA is assumed"
-        yield Line(NOTE, "model", found)
+    if server.model_path:
+        yield from _model(server)
     facts = serving.facts(server, support, capability, release)
     reasons = support.refusals(facts)
     if not support.casts_keys(facts):
@@ -228,6 +230,16 @@ def _server(
         yield Line(MEND, "server", what, remedy)
     for notice in support.notices(facts):
         yield Line(NOTE, "server", notice)
+
+
+def _model(server: argparse.Namespace) -> Iterator[Line]:
+    config = serving.model_config(server)
+    if config is None:
+        found = f"{server.model_path} holds no config.json to read: dense MLA is assumed"
+        yield Line(NOTE, "model", found)
+    elif config.get("kv_lora_rank") is None:
+        found = f"{server.model_path}/config.json states no kv_lora_rank: is it an MLA model?"
+        yield Line(NOTE, "model", found)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -111,7 +111,8 @@ def facts(
     config = model_config(options) or {}
     is_dsa = config.get("index_topk") is not None
     dtype = _POOL_DTYPES.get(options.kv_cache_dtype, options.kv_cache_dtype)
-    known = {key: config[key] for key in ("kv_lora_rank", "qk_rope_head_dim") if key in config}
+    given = {key: config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim")}
+    known = {key: value for key, value in given.items() if isinstance(value, int)}
     row = known.get("kv_lora_rank", 512) + known.get("qk_rope_head_dim", 64)
     quantised = is_dsa and dtype == "float8_e4m3fn" and not _raw_dsa_rows(options, capability)
     return support.Facts(

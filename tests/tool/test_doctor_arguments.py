@@ -74,6 +74,17 @@ def test_a_models_config_tells_its_head_dims(doctor: Doctor, tmp_path: Path) -> 
     assert "512 + 0" in doctor(*SERVES, "--model", nested)["server"]["found"]
 
 
+@pytest.mark.parametrize("rank", [None, "512", [512]])
+def test_a_rank_that_is_no_number_is_left_out(doctor: Doctor, tmp_path: Path, rank: Any) -> None:
+    model = config(tmp_path, kv_lora_rank=rank)
+    assert doctor(*SERVES, "--model-path", model)["server"]["mark"] == "ok"
+
+
+def test_a_model_without_a_rank_is_asked_whether_it_is_mla(doctor: Doctor, tmp_path: Path) -> None:
+    line = doctor(*SERVES, "--model-path", config(tmp_path, hidden_size=4096))["model"]
+    assert line["mark"] == "note" and "is it an MLA model?" in line["found"]
+
+
 def test_a_model_that_is_no_folder_is_assumed_and_said(doctor: Doctor) -> None:
     found = doctor(*SERVES, "--model-path", "someone/some-model")
     assert found["model"]["mark"] == "note"
