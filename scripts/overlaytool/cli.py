@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) 
         print(f"overlay {args.verb}: {what}; mend that and run it again", file=sys.stderr)
         if not error.filename:
             _drop_output()
-        return int(Exit.FAILED)
+        return int(Exit.FAILED if Exit.FAILED in VERBS[args.verb].codes else Exit.UNTRIED)
 
 
 def _drop_output() -> None:

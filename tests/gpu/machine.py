@@ -6,8 +6,6 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 
 def release() -> str:
     """The version that the sglang on the path states, without importing it."""
@@ -27,5 +25,16 @@ def name(card: str, count: int) -> str:
     return f"{card.lower().replace(' ', '-')}{several}"
 
 
+def cards() -> str:
+    """The name of this machine; SystemExit with one sentence where there is no card to run on."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise SystemExit("no torch here: name a GPU host's interpreter with PYTHON=") from None
+    if not torch.cuda.is_available():
+        raise SystemExit("torch sees no GPU: run this on a GPU host")
+    return name(torch.cuda.get_device_name(), torch.cuda.device_count())
+
+
 if __name__ == "__main__":
-    print(f"{name(torch.cuda.get_device_name(), torch.cuda.device_count())}-sglang-{release()}")
+    print(f"{cards()}-sglang-{release()}")

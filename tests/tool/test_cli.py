@@ -33,10 +33,13 @@ def test_output_that_no_one_reads_is_told_in_one_line_at_most(redirected: str, c
     assert len(done.stderr.splitlines()) == (code == 1)
 
 
-def test_a_file_of_the_repository_that_is_not_readable_is_named(toy: Toy, overlay: Overlay) -> None:
+@pytest.mark.parametrize(("verb", "code"), [("lint", 1), ("drift", 40)])
+def test_a_file_of_the_repository_that_is_not_readable_is_named(
+    toy: Toy, overlay: Overlay, verb: str, code: int
+) -> None:
     (toy.repository / "patches" / "default").unlink()
-    refused = overlay("status", "--tree", toy.tree)
-    assert refused.code == 1
+    refused = overlay(verb)
+    assert refused.code == code
     assert "patches/default: No such file or directory; mend that" in refused.err
 
 
