@@ -10,6 +10,17 @@ from types import ModuleType
 PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
 FOLDER = Path(__file__).resolve().parents[1] / "overlay" / Path(*PACKAGE.split("."))
 
+# The modules of the direct kernel, each after those that it imports.
+DIRECT = (
+    "direct_kernels",
+    "direct_splits",
+    "direct_gluon",
+    "direct_wgmma",
+    "direct_wgmma_wide",
+    "direct_configs",
+    "direct",
+)
+
 
 def load(*names: str) -> ModuleType:
     """Import overlay modules in this order under their full names; the last is returned.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bench.cases import NOPE, PAGE, SM_SCALE, WIDTH, Case
-from bench.overlay import load
+from bench.overlay import DIRECT, load
 
 Attention = Callable[[torch.Tensor], torch.Tensor]
 FIELDS = {"-": None, "w": True}  # of a Config, beside whole numbers
@@ -112,7 +112,7 @@ def _gather_alone(case: Case) -> Attention:
 
 
 def _direct_module() -> Any:
-    return load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
+    return load(*DIRECT)
 
 
 def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bench.overlay import load
+from bench.overlay import DIRECT, load
 
 POOL = 3_800_000
 CAPACITY = 70
@@ -66,9 +66,9 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
 
 
 def direct_at_edges(pool: torch.Tensor) -> None:
-    direct: Any = load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
+    direct: Any = load(*DIRECT)
     configs = [None, direct.configure((12, 0), 16)]
-    if torch.cuda.get_device_capability() == (9, 0) and direct.attend_splits_wgmma is not None:
+    if direct.configure(torch.cuda.get_device_capability(), 16).wgmma:
         configs += [
             direct.Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
             direct.Config(64, 64, 8, 1, None, 1, shortest=64, wgmma=True),

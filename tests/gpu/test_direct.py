@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from bench.overlay import load
+from bench.overlay import DIRECT, load
 from tests.kernels import reference
 from tests.kernels.reference import Step
 
-direct: Any = load("direct_kernels", "direct_splits", "direct_wgmma", "direct")
+direct: Any = load(*DIRECT)
 
 ROWS = 1 << 14
 # Errors are root mean squares, measured by what rounding the ideal output once would cost.
@@ -95,7 +95,7 @@ def portable(heads: int) -> Any:
 
 
 def hopper(rows: int) -> Any:
-    if CARD != (9, 0) or direct.attend_splits_wgmma is None:
+    if CARD != (9, 0) or not direct.configure(CARD, 16).wgmma:
         pytest.skip("needs Hopper, and a Triton with Gluon")
     return HOPPER[next((height for height in HOPPER if height >= rows), 64)]
 

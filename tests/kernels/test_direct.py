@@ -7,6 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact import direct
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
+    ALONE,
+    Config,
+    codec_of,
+)
 
 from tests.kernels.reference import QUIET_NAN, SM_SCALE, Step, make_step, reference
 
@@ -21,7 +26,7 @@ TOLERANCE = 2e-4
 def run(
     step: Step,
     q_per_request: int | None = 1,
-    config: direct.Config | None = None,
+    config: Config | None = None,
     out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     total, heads, _ = step.query.shape
@@ -57,7 +62,7 @@ def test_128_heads_take_more_than_one_tile() -> None:
 
 def test_split_ranges_are_merged_with_their_weights() -> None:
     step = make_step([640, 129, 128, 5], [1] * 4, 16)
-    config = direct.Config(16, 32, 4, 3, None, 4, shortest=64)
+    config = Config(16, 32, 4, 3, None, 4, shortest=64)
     workspace = direct.make_workspace(16, 4, torch.device("cpu"), config=config)
     direct.plan(workspace, step.offsets(step.lengths))
     splits = workspace.token_splits[:, 1].tolist()
@@ -66,8 +71,21 @@ def test_split_ranges_are_merged_with_their_weights() -> None:
     assert_close(run(step, config=config), step)
 
 
+def test_splits_are_no_more_than_run_at_once_where_even_shares_would_be() -> None:
+    lengths = torch.tensor([3200] * 5)
+    config = Config(16, 32, 4, 3, None, 4, shortest=32)
+    workspace = direct.make_workspace(16, 5, torch.device("cpu"), config=config)
+    _, wave = workspace.launch(5)
+    even = -(-int(lengths.sum()) // wave // 32) * 32
+    assert int((-(-lengths // even)).sum()) > wave
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    direct.plan(workspace, offsets)
+    assert workspace.token_splits[:, 1].tolist() == [3] * 5
+    assert int(workspace.item_count) == 15 <= wave
+
+
 def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(direct.ALONE, 80, {16: direct.Config(16, 32, 4, 3, None, 4, shortest=32)})
+    monkeypatch.setitem(ALONE, 80, {16: Config(16, 32, 4, 3, None, 4, shortest=32)})
     step = make_step([300, 40], [1, 1], 16)
     workspace = direct.make_workspace(16, 2, torch.device("cpu"))
     direct.plan(workspace, step.offsets([300]))
@@ -79,7 +97,7 @@ def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyP
 
 def test_merge_needs_several_rounds() -> None:
     step = make_step([1000], [1], 8)
-    config = direct.Config(16, 16, 4, 3, None, 16, shortest=16)
+    config = Config(16, 16, 4, 3, None, 16, shortest=16)
     assert_close(run(step, config=config), step)
 
 
@@ -170,13 +188,13 @@ def test_verify_tokens_see_one_more_row_each(heads: int) -> None:
 
 def test_verify_across_splits() -> None:
     step = make_step([258, 66], [4] * 2, 16)
-    config = direct.Config(32, 32, 4, 3, None, 4, shortest=32)
+    config = Config(32, 32, 4, 3, None, 4, shortest=32)
     assert_close(run(step, q_per_request=4, config=config), step)
 
 
 def test_ragged_extend_matches_float64() -> None:
     step = make_step([150, 9, 40, 70], [5, 9, 1, 7], 8)
-    config = direct.Config(32, 32, 4, 3, None, 2, shortest=32)
+    config = Config(32, 32, 4, 3, None, 2, shortest=32)
     assert_close(run(step, q_per_request=None, config=config), step)
 
 
@@ -189,4 +207,4 @@ def test_wrong_shapes_are_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="qo_indptr is given"):
         direct.plan(workspace, step.offsets([4]), step.offsets([1]))
     with pytest.raises(ValueError, match=r"the pool holds torch\.uint8"):
-        direct.codec_of(torch.uint8, (9, 0))
+        codec_of(torch.uint8, (9, 0))

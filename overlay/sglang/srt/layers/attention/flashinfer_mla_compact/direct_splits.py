@@ -8,6 +8,19 @@ import triton.language as tl
 ITEM_FIELDS = 8
 # A query token's entry: first partial result, number of splits, place in its group, unused.
 TOKEN_FIELDS = 4
+_CHUNKS = tl.constexpr(32)  # sizes of a split that are tried, in steps of a 16th
+
+
+@triton.jit
+def _add_round(partial, partial_lse, place, live, col, acc, top, total):
+    part_lse = tl.load(partial_lse + place, mask=live, other=float("-inf"))
+    part = tl.load(partial + (place * 512)[:, None] + col[None, :], mask=live[:, None], other=0.0)
+    new_top = tl.maximum(top, tl.max(part_lse, 0, keep_dims=True))
+    shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+    decay = tl.exp2(top - shift)
+    weight = tl.exp2(part_lse - shift)
+    acc = acc * decay + tl.sum(weight[:, None] * part, 0)
+    return acc, new_top, total * decay + tl.sum(weight, 0, keep_dims=True)
 
 
 @triton.jit
@@ -22,14 +35,18 @@ def merge_splits(
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     COLUMNS: tl.constexpr,
-    ROUND: tl.constexpr,
+    EXPECTED: tl.constexpr,
     WRITE_LSE: tl.constexpr,
 ):
-    """One program: COLUMNS columns of one head of one token, ROUND splits at a time."""
+    """One program: COLUMNS columns of one head of one token.
+
+    Up to EXPECTED splits are one round, more take rounds of at least 16: what a round holds beyond
+    the splits that there are costs as much as they do.
+    """
     token = tl.program_id(0)
     head = tl.program_id(1)
     entry = token_splits + token * 4
-    first = tl.load(entry)
+    first = tl.load(entry).to(tl.int64)
     splits = tl.load(entry + 1)
     row = tl.load(entry + 2) * HEADS + head
     if splits == 1:
@@ -38,21 +55,18 @@ def merge_splits(
     acc = tl.zeros((COLUMNS,), tl.float32)
     top = tl.full((1,), float("-inf"), tl.float32)
     total = tl.zeros((1,), tl.float32)
-    for done in range(0, splits, ROUND):
-        split = done + tl.arange(0, ROUND)
+    if splits <= EXPECTED:
+        split = tl.arange(0, EXPECTED)
+        place = (first + split) * (GROUP * HEADS) + row
         live = split < splits
-        place = (first + split).to(tl.int64) * (GROUP * HEADS) + row
-        part_lse = tl.load(partial_lse + place, mask=live, other=float("-inf"))
-        part = tl.load(
-            partial + (place * 512)[:, None] + col[None, :], mask=live[:, None], other=0.0
-        )
-        new_top = tl.maximum(top, tl.max(part_lse, 0, keep_dims=True))
-        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        decay = tl.exp2(top - shift)
-        weight = tl.exp2(part_lse - shift)
-        acc = acc * decay + tl.sum(weight[:, None] * part, 0)
-        total = total * decay + tl.sum(weight, 0, keep_dims=True)
-        top = new_top
+        acc, top, total = _add_round(partial, partial_lse, place, live, col, acc, top, total)
+    else:
+        ROUND: tl.constexpr = 16 if EXPECTED < 16 else EXPECTED
+        for done in range(0, splits, ROUND):
+            split = done + tl.arange(0, ROUND)
+            place = (first + split) * (GROUP * HEADS) + row
+            live = split < splits
+            acc, top, total = _add_round(partial, partial_lse, place, live, col, acc, top, total)
     acc = acc * tl.where(total == 0.0, 0.0, 1.0 / total)
     target = out + token.to(tl.int64) * out_token + head * out_head + col
     tl.store(target, acc.to(out.dtype.element_ty))
@@ -103,7 +117,21 @@ def plan_splits(
         groups = tl.cdiv(queries, GROUP)
         load += tl.sum(groups.to(tl.int64) * length, 0, keep_dims=True)
     even = tl.cdiv(tl.cdiv(tl.sum(load, 0), wave), TOKENS) * TOKENS
-    chunk = tl.maximum(even, shortest).to(tl.int32)
+    even = tl.maximum(even, shortest).to(tl.int32)
+    # The last split of each range is short, so even shares may come to a few items more than run
+    # at once, and those would take as long again: the smallest of some chunks that fits is taken.
+    step = tl.cdiv(even, 16 * TOKENS) * TOKENS
+    chunks = even + step * tl.arange(0, _CHUNKS)
+    counts = tl.zeros((_CHUNKS,), tl.int32)
+    for start in range(0, requests, BLOCK):
+        other = start + tl.arange(0, BLOCK)
+        _, length, _, queries = _request(
+            kv_indptr, qo_indptr, other, other < requests, GROUP, RAGGED
+        )
+        splits = tl.cdiv(length[:, None], chunks[None, :])
+        counts += tl.sum(tl.cdiv(queries, GROUP)[:, None] * splits, 0)
+    fitting = tl.min(tl.where(counts <= wave, chunks, 0x7FFFFFFF), 0)
+    chunk = tl.where(fitting == 0x7FFFFFFF, even, fitting)
 
     items_before = tl.zeros((1,), tl.int32)
     partials_before = tl.zeros((1,), tl.int32)
