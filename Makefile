@@ -5,10 +5,10 @@ PYTHON :=
 TO :=
 
 pin := $(if $(PIN),--pin $(PIN))
-where := $(if $(TREE),--tree $(TREE)) $(if $(PYTHON),--python $(PYTHON))
+where := $(if $(TREE),--tree "$(TREE)") $(if $(PYTHON),--python "$(PYTHON)")
 overlay := scripts/overlay
 test_python := .venv/bin/python
-python := $(or $(PYTHON),python3)
+python := "$(or $(PYTHON),python3)"
 
 .DEFAULT_GOAL := help
 .PHONY: help fetch plan apply unapply status verify lock lint check drift rebase doctor \
@@ -27,7 +27,7 @@ apply: $(if $(strip $(where)),,fetch) ## apply the overlay, finish it, or upgrad
 	@$(overlay) apply $(pin) $(where)
 
 unapply: ## give every file its pristine bytes back (WHEEL=<file>: from that wheel)
-	@$(overlay) unapply $(pin) $(where) $(if $(WHEEL),--from-wheel $(WHEEL))
+	@$(overlay) unapply $(pin) $(where) $(if $(WHEEL),--from-wheel "$(WHEEL)")
 
 status: ## tell the state of the tree
 	@$(overlay) status $(pin) $(where)
@@ -46,16 +46,16 @@ check: ## lint, round trip, the lock's difference, and the contract on the pin's
 	@$(overlay) drift $(pin) --to $(or $(PIN),$(file <patches/default))
 
 drift: ## what a newer release would break (TO=<release or folder>)
-	@$(overlay) drift $(pin) $(if $(TO),--to $(TO))
+	@$(overlay) drift $(pin) $(if $(TO),--to "$(TO)")
 
 rebase: ## carry the pin to TO=<release or folder>
-	@$(overlay) rebase $(pin) --to $(TO)
+	@$(overlay) rebase $(pin) --to "$(TO)"
 
 doctor: ## what of an installation is well, and how to mend the rest (PYTHON=)
-	@$(overlay) doctor $(pin) $(if $(PYTHON),--python $(PYTHON))
+	@$(overlay) doctor $(pin) $(if $(PYTHON),--python "$(PYTHON)")
 
 venv:
-	@PYTHON=$(PYTHON) ci/venv.sh
+	@PYTHON="$(PYTHON)" ci/venv.sh
 
 test: venv ## everything that needs no GPU
 	@$(test_python) -m pytest --ignore=tests/gpu -n auto --dist loadfile
@@ -70,7 +70,7 @@ bench-gpu: ## measure on this host, in steps that can be resumed (STEP=<one of t
 	@PYTHON=$(python) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix-graph pool kernels)
 
 prove: ## compare stock, compact and BF16 on this card (MODEL=<checkpoint>; default: a small one)
-	@$(python) bench/prove $(MODEL)
+	@$(python) bench/prove $(if $(MODEL),"$(MODEL)")
 
 report: ## write the tables and pictures of the documents from the committed results
 	@$(python) -m bench.report

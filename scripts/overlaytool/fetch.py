@@ -69,7 +69,8 @@ def wheel(pin: Pin, version: str, hashes: Mapping[str, str]) -> Path:
         run = pip(["download", "--require-hashes", "-r", str(requirements), "--dest", folder])
         fetched = next(Path(folder).glob("*.whl"), None)
         if run.returncode or not fetched:
-            message = f"pip could not fetch {PACKAGE} {version}: {last_line(run.stderr)}"
+            reason = f"pip could not fetch {PACKAGE} {version} ({last_line(run.stderr)})"
+            message = f"{reason}: give it a network, or a folder of wheels with PIP_FIND_LINKS"
             raise Refusal(message, Exit.UNAVAILABLE)
         return fetched.replace(pin.wheels / fetched.name)
 

@@ -1,5 +1,6 @@
 """A pin: one folder `patches/<release>/` of the repository, and what belongs to it."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,10 +86,15 @@ def find(repository: Path, release: str | None) -> Pin:
         release = (repository / "patches" / "default").read_text().strip()
     pin = Pin(repository, release)
     if not (pin.folder / "series").is_file():
-        known = ", ".join(sorted(p.parent.name for p in repository.glob("patches/*/series")))
-        message = f"there is no pin {release!r}: the pins are {known or 'none'}"
+        known = [file.parent.name for file in repository.glob("patches/*/series")]
+        listed = ", ".join(sorted(known, key=_numbers))
+        message = f"there is no pin {release!r}: the pins are {listed or 'none'}"
         raise Refusal(message, Exit.USAGE)
     return pin
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", release)]
 
 
 def forward(patches: Iterable[Patch], path: str, data: bytes | None) -> bytes | None:

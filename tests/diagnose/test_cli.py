@@ -134,6 +134,15 @@ def test_an_interruption_is_told_in_one_line(tmp_path: Path) -> None:
     assert (child.returncode, error) == (130, "diagnose: interrupted\n")
 
 
+def test_a_name_that_the_terminal_cannot_show_is_escaped(trace: Make, tmp_path: Path) -> None:
+    named = os.fsencode(trace("plain.json").rename(tmp_path / "\udcff\u00f6.json"))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    command = [sys.executable.encode(), os.fsencode(SCRIPT), named]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"\\udcff\\xf6.json" in done.stdout
+
+
 def test_a_pipe_is_read(trace: Make) -> None:
     with trace("t.json.gz").open("rb") as pipe:
         done = subprocess.run([sys.executable, str(SCRIPT), "-"], stdin=pipe, capture_output=True)

@@ -43,6 +43,13 @@ def test_a_file_of_the_repository_that_is_not_readable_is_named(
     assert "patches/default: No such file or directory; mend that" in refused.err
 
 
+def test_pins_are_listed_by_release() -> None:
+    command = [sys.executable, str(REPOSITORY / "scripts/overlay"), "lint", "--pin", "0.0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    listed = done.stderr.strip().rpartition(" are ")[2].split(", ")
+    assert listed == sorted(listed, key=lambda pin: [int(part) for part in pin.split(".")])
+
+
 def test_an_unknown_pin_names_the_known_ones(overlay: Overlay) -> None:
     refused = overlay("apply", "--pin", "0.0.1")
     assert refused.code == 2
@@ -107,8 +114,8 @@ def test_the_makefile_has_a_target_for_each_verb(verb: str) -> None:
 
 
 def test_make_passes_pin_and_tree_on(toy: Toy) -> None:
-    command = ["make", "-C", str(REPOSITORY), "-n", "apply", "PIN=1.2.3", f"TREE={toy.tree}"]
+    command = ["make", "-C", str(REPOSITORY), "-n", "apply", "PIN=1.2.3", f"TREE={toy.tree} two"]
     said = subprocess.check_output(command, text=True)
-    assert f"scripts/overlay apply --pin 1.2.3 --tree {toy.tree}" in said
+    assert f'scripts/overlay apply --pin 1.2.3 --tree "{toy.tree} two"' in said
     assert "fetch" not in said
     assert "overlay fetch" in subprocess.check_output([*command[:4], "apply"], text=True)
