@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -65,8 +66,8 @@ def server(small_model: Path, traces: Path) -> Iterator[str]:
         wait_until_well(process, f"http://127.0.0.1:{port}", traces / "server.log")
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        process.wait(60)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def wait_until_well(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
