@@ -35,6 +35,7 @@ _SWITCHES = (
     "--enable-unified-memory",
     "--enable-pdmux",
     "--enable-hisparse",
+    "--enable-dp-attention",
     "--disable-prefill-cuda-graph",
     "--disable-cuda-graph",
     "--enable-piecewise-cuda-graph",
@@ -71,6 +72,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dsa-prefill-backend", "--nsa-prefill-backend")
     parser.add_argument("--dsa-decode-backend", "--nsa-decode-backend")
     parser.add_argument("--page-size", type=int, default=1)
+    parser.add_argument("--tp-size", "--tensor-parallel-size", "--tp", type=int, default=1)
+    parser.add_argument("--dp-size", "--data-parallel-size", "--dp", type=int, default=1)
     parser.add_argument("--dcp-size", "--decode-context-parallel-size", type=int, default=1)
     parser.add_argument("--speculative-ngram-max-bfs-breadth", type=int, default=10)
     try:
@@ -102,6 +105,13 @@ def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
         return {**config, **config.get("text_config", {})}
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+
+
+def query_heads(options: argparse.Namespace) -> int | None:
+    """Query heads of a rank; None where no local config.json tells the model's."""
+    heads = (model_config(options) or {}).get("num_attention_heads")
+    share = options.tp_size // (options.dp_size if options.enable_dp_attention else 1)
+    return heads // max(share, 1) if isinstance(heads, int) else None
 
 
 def facts(

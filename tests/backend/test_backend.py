@@ -44,7 +44,7 @@ def backend(overlay: Import, monkeypatch: pytest.MonkeyPatch) -> Any:
     upstream = "sglang.srt.layers.attention.flashinfer_mla_backend"
     for name, value in stock.CONTENTS.items():
         monkeypatch.setattr(sys.modules[upstream], name, value, raising=False)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (12, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 6))
     for variable in ("SGLANG_MLA_COMPACT_STRATEGY", "SGLANG_MLA_COMPACT_BUFFER_MIB"):
         monkeypatch.delenv(variable, raising=False)
     return overlay("backend")

@@ -26,7 +26,7 @@ def found() -> Any:
         applied_tree("0.5.9"),
         Path(__file__).with_name("earlier_upstream.py"),
         environment={"TRITON_INTERPRET": "1"},
-        stdin=json.dumps({"gathers": [12, 0], "reads directly": [9, 0]}),
+        stdin=json.dumps({"gathers": [8, 6], "reads directly": [9, 0]}),
     )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 
 PACKAGE = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
-PATH = Path(__file__).resolve().parents[2] / PACKAGE / "support.py"
+REPOSITORY = Path(__file__).resolve().parents[2]
+PATH = REPOSITORY / PACKAGE / "support.py"
+KERNELS = REPOSITORY / "bench/results/kernels.json"
 
 
 def load() -> ModuleType:
@@ -131,24 +135,46 @@ def test_settings_have_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "pool_rows", "capability", "read"),
+    ("strategy", "pool_rows", "capability", "heads", "read"),
     [
-        ("auto", 1000, (9, 0), "direct"),
-        ("auto", 1000, (12, 0), "gather"),
-        ("auto", 1000, None, "gather"),
-        ("auto", 1_000_000, (12, 0), "direct"),
-        ("gather", 1000, (9, 0), "gather"),
-        ("gather", 1_000_000, (9, 0), "direct"),
-        ("direct", 1000, (12, 0), "direct"),
+        ("auto", 1000, (9, 0), 128, "direct"),
+        ("auto", 1000, (9, 0), None, "direct"),
+        ("auto", 1000, (12, 0), 8, "direct"),
+        ("auto", 1000, (12, 0), 32, "direct"),
+        ("auto", 1000, (12, 0), 64, "gather"),
+        ("auto", 1000, (8, 9), 16, "direct"),
+        ("auto", 1000, (8, 6), 8, "gather"),
+        ("auto", 1000, (12, 0), None, "gather"),
+        ("auto", 1000, None, 8, "gather"),
+        ("auto", 1_000_000, (8, 0), 128, "direct"),
+        ("gather", 1000, (9, 0), 8, "gather"),
+        ("gather", 1_000_000, (9, 0), 8, "direct"),
+        ("direct", 1000, (12, 0), 64, "direct"),
     ],
 )
 def test_decode_gathers_only_where_the_buffer_holds_the_pool(
-    strategy: str, pool_rows: int, capability: tuple[int, int] | None, read: str
+    strategy: str, pool_rows: int, capability: tuple[int, int] | None, heads: int | None, read: str
 ) -> None:
     settings = support.Settings(strategy)
-    chosen, why = support.decode_strategy(pool_rows, settings, capability)
+    chosen, why = support.decode_strategy(pool_rows, settings, capability, heads)
     assert chosen == read
-    assert why
+    assert why and "None" not in why
+
+
+@pytest.mark.parametrize(
+    ("capability", "direct", "gather"),
+    [((9, 0), "direct", "gather-fa3"), ((12, 0), "direct-portable", "gather-fa2")],
+)
+def test_direct_reading_was_faster_wherever_it_is_chosen(
+    capability: tuple[int, int], direct: str, gather: str
+) -> None:
+    for point in json.loads(KERNELS.read_text())["points"]:
+        heads = int(point["point"].partition(":")[0])
+        chosen, _ = support.decode_strategy(1000, support.Settings(), capability, heads)
+        times = {name: entry.get("us") for name, entry in point["strategies"].items()}
+        if chosen == "direct" and times.get(direct) and times.get(gather):
+            faster = statistics.median(times[direct]) < statistics.median(times[gather])
+            assert faster, f"{direct} at {point['point']}"
 
 
 @pytest.mark.parametrize("strategy", ["auto", "gather", "direct", "stock"])

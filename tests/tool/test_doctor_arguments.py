@@ -85,6 +85,32 @@ def test_a_model_without_a_rank_is_asked_whether_it_is_mla(doctor: Doctor, tmp_p
     assert line["mark"] == "note" and "is it an MLA model?" in line["found"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "heads"),
+    [
+        ([], 64),
+        (["--tp-size", "8"], 8),
+        (["--tp", "8", "--dp", "8", "--enable-dp-attention"], 64),
+    ],
+)
+def test_the_heads_of_a_rank_follow_the_parallel_sizes(
+    tmp_path: Path, arguments: list[str], heads: int
+) -> None:
+    model = config(tmp_path, num_attention_heads=64)
+    assert serving.query_heads(serving.parse(["--model-path", model, *arguments])) == heads
+    assert serving.query_heads(serving.parse(arguments)) is None
+
+
+def test_the_heads_of_a_rank_decide_where_wgmma_is_missing(
+    doctor: Doctor, card: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    card("12.0", "13.0")
+    arguments = [*SERVES, "--model-path", config(tmp_path, num_attention_heads=64)]
+    assert doctor(*SERVES)["strategy"]["found"].startswith("gather")
+    assert doctor(*arguments)["strategy"]["found"].startswith("gather")
+    assert doctor(*arguments, "--tp-size", "8")["strategy"]["found"].startswith("direct")
+
+
 def test_a_model_that_is_no_folder_is_assumed_and_said(doctor: Doctor) -> None:
     found = doctor(*SERVES, "--model-path", "someone/some-model")
     assert found["model"]["mark"] == "note"

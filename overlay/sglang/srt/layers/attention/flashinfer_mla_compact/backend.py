@@ -63,8 +63,9 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         capacity = support.capacity_rows(rows, settings)
         self._bounded = capacity < rows
         capability = torch.cuda.get_device_capability(device)
-        strategy, _ = support.decode_strategy(rows, settings, capability)
-        self._decodes_directly = strategy == "direct"
+        heads = self.indices_updater_decode.num_local_heads
+        self.decode_strategy = support.decode_strategy(rows, settings, capability, heads)
+        self._decodes_directly = self.decode_strategy[0] == "direct"
         self._reads_directly = False
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch
 from sglang.srt.layers.attention.attention_registry import create_flashinfer_backend
 from sglang.srt.layers.attention.flashinfer_mla_compact import registration, support
 from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows, runner_facts
@@ -29,18 +28,25 @@ def create_backend(runner: Any) -> Any:
         FlashInferMLACompactAttnBackend,
     )
 
-    return FlashInferMLACompactAttnBackend(runner)
+    backend = FlashInferMLACompactAttnBackend(runner)
+    _announce(runner, *backend.decode_strategy)
+    return backend
 
 
 def create_draft_decode_backend(draft: Any) -> Any:
     """The multi-step decode backend for upstream's `DraftBackendFactory` instance `draft`."""
     registration.register()
-    arguments = (draft.draft_model_runner, draft.topk, draft.speculative_num_steps)
-    if _is_compact(draft.draft_model_runner):
+    runner = draft.draft_model_runner
+    arguments = (runner, draft.topk, draft.speculative_num_steps)
+    if _is_compact(runner):
         from sglang.srt.layers.attention.flashinfer_mla_compact.draft import (
-            FlashInferMLACompactMultiStepDraftBackend as MultiStepDraftBackend,
+            FlashInferMLACompactMultiStepDraftBackend,
         )
-    elif draft.draft_model_runner.use_mla_backend:
+
+        backend = FlashInferMLACompactMultiStepDraftBackend(*arguments)
+        _announce(runner, *backend.attn_backends[0].decode_strategy)
+        return backend
+    if runner.use_mla_backend:
         from sglang.srt.layers.attention.flashinfer_mla_backend import (
             FlashInferMLAMultiStepDraftBackend as MultiStepDraftBackend,
         )
@@ -52,7 +58,7 @@ def create_draft_decode_backend(draft: Any) -> Any:
 
 
 def _is_compact(runner: Any) -> bool:
-    """Whether the runner's pool is read compactly; refuses what can't be served, and logs once."""
+    """Whether the runner's pool is read compactly; refuses what can't be served."""
     if not runner.use_mla_backend:
         return False
     settings = support.read_settings()
@@ -69,14 +75,12 @@ def _is_compact(runner: Any) -> bool:
     reasons = support.refusals(facts)
     if reasons:
         raise ValueError(f"{support.NAME}: {' Also: '.join(reasons)}")
-    _announce(facts, pool_rows(runner.token_to_kv_pool), settings)
     return True
 
 
-def _announce(facts: support.Facts, rows: int, settings: support.Settings) -> None:
-    capacity = support.capacity_rows(rows, settings)
-    capability = torch.cuda.get_device_capability()
-    strategy, why = support.decode_strategy(rows, settings, capability)
+def _announce(runner: Any, strategy: str, why: str) -> None:
+    facts, rows = runner_facts(runner), pool_rows(runner.token_to_kv_pool)
+    capacity = support.capacity_rows(rows, support.read_settings())
     logger.info(
         "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, decode by %s: %s",
         support.NAME,

@@ -27,10 +27,17 @@ STRATEGIES = ("auto", "gather", "direct", "stock")
 DEFAULT_BUFFER_MIB = 1024
 EXPERIMENTAL_VARIABLE = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
 
-# Cards on which direct reading beat gather-then-attend at every measured load, with the file that
-# shows it. A card that is not here gathers, which is what was compared bit for bit.
-DIRECT_IS_FASTER = {
-    (9, 0): "faster than gather at every load of bench/results/kernels.json (H200)",
+# Up to how many query heads of a rank direct reading beat gather-then-attend at every measured
+# load (None: any number), and what that rests on. A card takes the newest entry that is not newer
+# than itself; one that has none gathers, which is what was compared bit for bit.
+_WITHOUT_WGMMA = (
+    "faster than gather at every load of bench/results/kernels.json, as built for cards without "
+    "wgmma and run on an H200"
+)
+DIRECT_HEADS: dict[tuple[int, int], tuple[int | None, str]] = {
+    (8, 9): (32, _WITHOUT_WGMMA),
+    (9, 0): (None, "faster than gather at every load of bench/results/kernels.json, on an H200"),
+    (10, 0): (32, _WITHOUT_WGMMA),
 }
 
 
@@ -107,7 +114,10 @@ def capacity_rows(pool_rows: int, settings: Settings) -> int:
 
 
 def decode_strategy(
-    pool_rows: int, settings: Settings, capability: tuple[int, int] | None
+    pool_rows: int,
+    settings: Settings,
+    capability: tuple[int, int] | None,
+    heads: int | None,
 ) -> tuple[str, str]:
     """How decode reads its keys, "gather" or "direct", and why.
 
@@ -115,6 +125,7 @@ def decode_strategy(
         pool_rows: rows of a layer of the pool.
         settings: the operator's choices.
         capability: the device's compute capability, None where it is not known.
+        heads: query heads of a rank, None where they are not known.
     """
     capacity = capacity_rows(pool_rows, settings)
     if capacity < pool_rows:
@@ -122,9 +133,17 @@ def decode_strategy(
         return "direct", f"the compact buffer holds {capacity} of the pool's {pool_rows} rows"
     if settings.strategy != "auto":
         return settings.strategy, f"{STRATEGY_VARIABLE}={settings.strategy}"
-    if capability in DIRECT_IS_FASTER:
-        return "direct", DIRECT_IS_FASTER[capability]
-    return "gather", "direct reading is not measured on this card; gather equals stock bit for bit"
+    known = [card for card in DIRECT_HEADS if capability is not None and card <= capability]
+    if not known:
+        return "gather", "direct reading is not measured on this card; gather equals stock's bits"
+    most, measured = DIRECT_HEADS[max(known)]
+    if most is None:
+        return "direct", measured
+    if heads is None:
+        return "gather", f"how many heads a rank has is not known; up to {most} are read directly"
+    if heads > most:
+        return "gather", f"{heads} heads a rank are more than the {most} that are read directly"
+    return "direct", f"{heads} heads a rank: {measured}"
 
 
 def casts_keys(facts: Facts) -> bool:
