@@ -16,6 +16,7 @@ import argparse
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench import plots
@@ -34,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     chosen.out = chosen.folder / "proof.json"
     try:
+        _require_packages()
+        _make_folder(chosen.folder)
         chosen.model = chosen.model or _small_model(chosen.folder / "model")
         plan = plan_from(chosen)
         results = results_for(plan, chosen.out)
@@ -64,6 +67,23 @@ def _parser() -> argparse.ArgumentParser:
     add_options(parser)
     parser.set_defaults(setups=["stock", "compact", "bf16"], interleave=False)
     return parser
+
+
+def _require_packages() -> None:
+    """ValueError with one sentence, before anything is made, where no engine could start."""
+    missing = [name for name in ("torch", "sglang") if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"{sys.executable} has no {' and no '.join(missing)}: run this with the Python that "
+            "has the patched sglang (make prove PYTHON=...)."
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {folder}: {error.strerror}: name another folder.") from None
 
 
 def _small_model(folder: Path) -> Path:

@@ -148,7 +148,9 @@ def results_for(plan: Plan, path: Path) -> Results:
         return Results(path, about)
     results = Results.load(path)
     if results.about != about:
-        raise ValueError(f"{path} holds another run ({results.about}): name another file.")
+        if not results.records:
+            return Results(path, about)
+        raise ValueError(f"{path} holds another run ({results.about}): name another with --out.")
     return results
 
 

@@ -55,6 +55,27 @@ def test_picture_is_drawn_where_matplotlib_is(model: Path, tmp_path: Path) -> No
     assert (tmp_path / "proof" / "proof.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_interpreter_without_sglang_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = prove(tmp_path / "proof", PYTHONPATH=str(ROOT))
+    assert done.returncode == 2
+    assert "sglang: run this with the Python that has the patched sglang" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = prove(tmp_path / "file", model)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_another_pool_may_be_tried_after_a_run_without_records(model: Path, tmp_path: Path) -> None:
+    unfit = '{"about": {"pool": 1}, "records": []}'
+    (tmp_path / "proof").mkdir()
+    (tmp_path / "proof" / "proof.json").write_text(unfit)
+    assert prove(tmp_path / "proof", model, "--pool", "2000").returncode == 0
+
+
 def test_a_model_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     done = prove(tmp_path / "proof")  # the stand-in torch can't draw weights
     assert done.returncode == 2
