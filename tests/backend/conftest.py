@@ -25,6 +25,7 @@ def overlay(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
         module = ModuleType(name)
         vars(module).update(contents)
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("torch.cuda.Event", upstream.Event)
     known = set(sys.modules)
     yield lambda name: importlib.import_module(f"{PACKAGE}.{name}")
     for name in set(sys.modules) - known:

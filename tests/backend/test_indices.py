@@ -67,6 +67,24 @@ def test_lengths_that_were_planned_on_the_host_reach_the_wrapper(overlay: Import
     assert backend.calls[-1] == ("extend", [0, 5, 9, 20], 3)
 
 
+def test_a_plan_waits_until_the_one_before_is_copied(
+    overlay: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend()
+
+    class Event:
+        def record(self) -> None:
+            backend.calls.append("copied")
+
+        def synchronize(self) -> None:
+            backend.calls.append("wait")
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    updater = overlay("indices").CompactDecodeIndices(None, backend)
+    updater.update(REQUESTS, 12, decode_wrapper="wrapper")
+    assert backend.calls == ["wait", ("plan", 3), "copied", ("decode", "wrapper", 3)]
+
+
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
 def test_what_upstream_can_not_plan_is_not_placed(overlay: Import, kind: str) -> None:
     backend, indices = Backend(), overlay("indices")

@@ -17,6 +17,14 @@ CONTEXT = {
 CONTEXT["get_exec"].graph.cuda_graph_config.prefill = SimpleNamespace(backend="breakable")
 
 
+class Event:
+    """An event of the device, which is reached as soon as it is recorded."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
 class IndicesUpdater:
     """Plans a step by noting it, or fails to."""
 

@@ -8,9 +8,10 @@ import torch
 from tests.gpu.captures import capture_one
 from tests.gpu.compare import assert_same_bits, differs_in_bits
 from tests.gpu.engine import DEVICE, DIM, Engine, Shape, dtype_name, make_pool
-from tests.gpu.steps import decode_batch, extend_batch, run_eager
+from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
 
 LENGTHS = [130, 1, 700, 64]
+BUSY_CYCLES = 500_000_000  # a quarter of a second
 NAN_BYTE = {torch.float8_e4m3fn: 0x7F, torch.float8_e5m2: 0x7E}
 
 
@@ -40,6 +41,31 @@ def test_nan_in_stale_rows_inactive_slots_and_slot_0_reaches_no_output(dtype: to
     compact._buffer.fill_(float("nan"))
     assert_same_bits(captured.replay(batch, inputs), graphed, "captured")
     assert all(output.isfinite().all() for output in graphed)
+
+
+@pytest.mark.parametrize("drafts", [0, 3], ids=["decode", "verify"])
+def test_a_plan_that_the_device_has_yet_to_copy_is_not_written_over(drafts: int) -> None:
+    """The host runs two steps ahead of a busy device, as where processes share one."""
+    engine = Engine(Shape())
+    stock, compact = engine.pair()
+    captured, control = (capture_one(engine, one, 4, drafts) for one in (compact, stock))
+    requests = engine.place([length + 8 for length in LENGTHS])
+    steps = []
+    for more in (1, 2):
+        lengths = [length + more for length in LENGTHS]
+        if drafts:
+            batch = verify_batch(engine, requests, lengths, drafts)
+        else:
+            batch = decode_batch(engine, requests, lengths)
+        steps.append((batch, engine.inputs(4 * max(1, drafts))))
+    expected = []
+    for step in steps:
+        expected.append(control.replay(*step))
+        torch.cuda.synchronize()
+    torch.cuda._sleep(BUSY_CYCLES)
+    ahead = [captured.replay(*step) for step in steps]
+    for outputs, wanted in zip(ahead, expected, strict=True):
+        assert_same_bits(outputs, wanted)
 
 
 def test_nan_in_stale_rows_reaches_no_extend() -> None:

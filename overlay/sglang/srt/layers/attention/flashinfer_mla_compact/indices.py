@@ -15,7 +15,25 @@ from sglang.srt.layers.attention.flashinfer_mla_backend import (
 )
 
 
-class CompactDecodeIndices(FlashInferMLAIndicesUpdaterDecode):
+class PacedPlans:
+    """Plans a step once the device has its copy of the plan before.
+
+    FlashInfer plans in pinned host memory and does not wait for the copy. A host that runs a step
+    ahead would write over a plan that is still to be copied, which happens where processes share a
+    device in time slices: every request but the first then reads rows of its neighbour.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._copied = torch.cuda.Event()
+
+    def update(self, *arguments: Any, **options: Any) -> None:
+        self._copied.synchronize()
+        super().update(*arguments, **options)  # type: ignore[misc]
+        self._copied.record()
+
+
+class CompactDecodeIndices(PacedPlans, FlashInferMLAIndicesUpdaterDecode):
     """Plans decode steps for `FlashInferMLACompactAttnBackend`."""
 
     def update(self, batch: torch.Tensor, *args: Any, decode_wrapper: Any, **kwargs: Any) -> None:
@@ -24,7 +42,7 @@ class CompactDecodeIndices(FlashInferMLAIndicesUpdaterDecode):
         self.attn_backend.place_decode(decode_wrapper, len(batch))
 
 
-class CompactPrefillIndices(FlashInferMLAIndicesUpdaterPrefill):
+class CompactPrefillIndices(PacedPlans, FlashInferMLAIndicesUpdaterPrefill):
     """Plans extends and verifies for `FlashInferMLACompactAttnBackend`."""
 
     def update(
