@@ -4,8 +4,8 @@
 # usage: bench/gpu.sh STEP...
 #   model    make the benchmark model
 #   tokens   stock, compact and a wrong row: tokens and TPOT at the pool of 495,552
-#   bf16     compact and BF16 KV by turns, and their time to first token after a cached prefix
-#   fp8      compact, FlashMLA and Triton by turns
+#   bf16     compact, BF16 KV and FlashMLA by turns, and their first token after a cached prefix
+#   fp8      compact and Triton by turns
 #   prefix-graph  time to first token again, under breakable prefill graphs
 #   pool     compact at pools of 131,072 and 2,000,000 by turns
 #   kernels  attention alone, each strategy by turns
@@ -61,12 +61,12 @@ for step in "$@"; do
         bf16)
             make_model
             # shellcheck disable=SC2086
-            serve bf16.json "bf16 compact" "$goals $cached" $together --tokens 64
+            serve bf16.json "bf16 compact flashmla" "$goals $cached" $together --tokens 64
             ;;
         fp8)
             make_model
             # shellcheck disable=SC2086
-            serve fp8.json "compact flashmla triton" "$goals $cached" $together --tokens 64
+            serve fp8.json "compact triton" "$goals" $together --tokens 64
             ;;
         prefix-graph)
             make_model
