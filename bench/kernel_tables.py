@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from bench.loads import Load
 from bench.markdown import MISSING, markdown, paired
 
 # Strategy -> what a column is called.
@@ -51,8 +52,15 @@ def ratios(folder: Path) -> str:
 
 
 def _points(folder: Path) -> list[dict[str, Any]]:
+    """Those of the file, by heads and load."""
     path = folder / "kernels.json"
-    return list(json.loads(path.read_text())["points"]) if path.exists() else []
+    points = json.loads(path.read_text())["points"] if path.exists() else []
+    return sorted(points, key=lambda point: _place(point["point"]))
+
+
+def _place(point: str) -> tuple[int, Load]:
+    heads, _, load = point.partition(":")
+    return int(heads), Load.parse(load)
 
 
 def _microseconds_row(point: dict[str, Any]) -> list[str]:
