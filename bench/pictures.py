@@ -93,7 +93,9 @@ def roofline(folder: Path) -> Series:
 
 def _draw_bars(folder: Path, path: Path) -> None:
     if (source := folder / f"{path.stem}.json").exists():
-        plots.bars(Results.load(source), path, f"{path.stem}.json")
+        results = Results.load(source)
+        device = results.records[0]["host"]["device"]
+        plots.bars(results, path, f"{results.about['layers']} layers on one {device}")
 
 
 def _draw_against(

@@ -64,7 +64,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def bars(results: Results, path: Path, title: str) -> None:
-    """Time a token by load, one bar a setup; the scale is logarithmic."""
+    """Time a token by load, one bar a setup."""
     loads = results.loads()
     setups = [name for name in results.setups() if name in NAMES]
     figure, axes = _figure(1.6 + 1.5 * len(loads), 4)
@@ -75,10 +75,7 @@ def bars(results: Results, path: Path, title: str) -> None:
         places = [place + (number - (len(setups) - 1) / 2) * width for place in range(len(loads))]
         drawn = axes.bar(places, heights, width, label=NAMES[name], color=COLOURS[name])
         axes.bar_label(drawn, [f"{height:.1f}" if height else "" for height in heights], fontsize=7)
-    axes.set_yscale("log")
     axes.margins(y=0.1)
-    axes.set_ylim(bottom=1)
-    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xticks(range(len(loads)), [str(load) for load in loads])
     axes.set_xlabel("requests x prompt tokens")
     axes.set_ylabel("time a token (ms)")

@@ -206,8 +206,6 @@ def _decode_strategy(
     rows = server.max_total_tokens + server.page_size if server is not None and named else most
     heads = serving.query_heads(server) if server is not None else None
     name, why = support.decode_strategy(rows, settings, card, heads)
-    if card is None and name == "gather" and settings.strategy == "auto":
-        why = "as on a card that is not measured; none is seen here"
     return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
 

@@ -133,7 +133,13 @@ def decode_strategy(
         return "direct", f"the compact buffer holds {capacity} of the pool's {pool_rows} rows"
     if settings.strategy != "auto":
         return settings.strategy, f"{STRATEGY_VARIABLE}={settings.strategy}"
-    known = [card for card in DIRECT_HEADS if capability is not None and card <= capability]
+    return _measured_strategy(capability, heads)
+
+
+def _measured_strategy(capability: tuple[int, int] | None, heads: int | None) -> tuple[str, str]:
+    if capability is None:
+        return "gather", "as on a card that is not measured; none is seen here"
+    known = [card for card in DIRECT_HEADS if card <= capability]
     if not known:
         return "gather", "direct reading is not measured on this card; gather equals stock's bits"
     most, measured = DIRECT_HEADS[max(known)]
@@ -153,8 +159,7 @@ def casts_keys(facts: Facts) -> bool:
 
 def refusals(facts: Facts) -> list[str]:
     """One sentence for each thing that can't be served, with its remedy; empty when all is well."""
-    checks = (_head_dims, _pool, _dsa_rows, _dsa_graph, _parallel, _speculation, _planning)
-    return [reason for check in checks if (reason := check(facts))]
+    return [reason for check in _CHECKS if (reason := check(facts))]
 
 
 def notices(facts: Facts) -> list[str]:
@@ -216,15 +221,19 @@ def _dsa_graph(facts: Facts) -> str | None:
     )
 
 
-def _parallel(facts: Facts) -> str | None:
-    if facts.dcp_size > 1:
-        return (
-            f"decode context parallelism of size {facts.dcp_size} is not served: "
-            "start with --dcp-size 1."
-        )
-    if facts.pdmux:
-        return "PD multiplexing runs two streams over one buffer: start without --enable-pdmux."
-    return None
+def _context_parallel(facts: Facts) -> str | None:
+    if facts.dcp_size <= 1:
+        return None
+    return (
+        f"decode context parallelism of size {facts.dcp_size} is not served: start with "
+        "--dcp-size 1."
+    )
+
+
+def _multiplexing(facts: Facts) -> str | None:
+    if not facts.pdmux:
+        return None
+    return "PD multiplexing runs two streams over one buffer: start without --enable-pdmux."
 
 
 def _speculation(facts: Facts) -> str | None:
@@ -244,3 +253,15 @@ def _planning(facts: Facts) -> str | None:
         f"{EXPERIMENTAL_VARIABLE}=1 lets FlashInfer plan with a backend that copies the indices, "
         "which are rewritten after planning: start without this variable."
     )
+
+
+_CHECKS = (
+    _head_dims,
+    _pool,
+    _dsa_rows,
+    _dsa_graph,
+    _context_parallel,
+    _multiplexing,
+    _speculation,
+    _planning,
+)
