@@ -8,7 +8,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact import gather, rows
 from tests.kernels import aot
 
 PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
-CARDS = (80, 86, 89, 90, 120)
+CARDS = (80, 86, 89, 90, 100, 120)
 GATHER = {
     "pool": "*i32",
     "pool_stride": "i32",
