@@ -110,6 +110,30 @@ def test_a_pool_that_was_swapped_is_the_one_that_is_read(backend: Any) -> None:
     assert_same(run(attention, FEW), expected(other, FEW))
 
 
+def test_a_step_waits_for_the_last_plans_before_upstream_touches_it(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later releases fill pinned arrays of their own first."""
+    order: list[str] = []
+
+    class Event:
+        def record(self) -> None: ...
+
+        def synchronize(self) -> None:
+            order.append("wait")
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    touch = stock.AttnBackend.init_forward_metadata
+
+    def init_forward_metadata(self: Any, batch: Batch) -> None:
+        order.append("touched")
+        touch(self, batch)
+
+    monkeypatch.setattr(stock.AttnBackend, "init_forward_metadata", init_forward_metadata)
+    backend.FlashInferMLACompactAttnBackend(stock.runner(Pool())).init_forward_metadata(FEW)
+    assert order[:3] == ["wait", "wait", "touched"]
+
+
 def test_steps_that_are_planned_ahead_may_share_buffer_and_table(backend: Any) -> None:
     """Draft steps: all are planned before the first runs, each with indices of its own."""
     pool = Pool()

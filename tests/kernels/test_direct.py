@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact import direct
+from sglang.srt.layers.attention.flashinfer_mla_compact import direct, direct_configs
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
     ALONE,
     Config,
@@ -21,6 +21,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::Depre
 # Root mean square, relative. Results are float32 here, as the interpreter truncates to bfloat16:
 # what remains is the rounding of probabilities to float16. Probabilities in bfloat16 fail this.
 TOLERANCE = 2e-4
+
+
+def test_hopper_without_gluon_is_treated_as_a_card_without_wgmma(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct_configs, "attend_splits_wgmma", None)
+    assert direct_configs.usable_capability((9, 0)) == (10, 0)
+    assert direct_configs.usable_capability((8, 9)) == (8, 9)
+    assert not direct_configs.configure((9, 0), 64).wgmma
 
 
 def run(

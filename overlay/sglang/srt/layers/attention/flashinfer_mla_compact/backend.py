@@ -16,12 +16,14 @@ import torch
 from sglang.srt.layers.attention.flashinfer_mla_backend import DecodeMetadata
 from sglang.srt.layers.attention.flashinfer_mla_compact import support
 from sglang.srt.layers.attention.flashinfer_mla_compact.context import get_buffer
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import usable_capability
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wrapper import DirectWrapper
 from sglang.srt.layers.attention.flashinfer_mla_compact.facts import metric_labels, pool_rows
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
 from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
     CompactDecodeIndices,
     CompactPrefillIndices,
+    PacedPlans,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader, UncastKeys
 from sglang.srt.layers.attention.flashinfer_mla_compact.metrics import Watch
@@ -62,7 +64,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         settings = support.read_settings()
         capacity = support.capacity_rows(rows, settings)
         self._bounded = capacity < rows
-        capability = torch.cuda.get_device_capability(device)
+        capability = usable_capability(torch.cuda.get_device_capability(device))
         heads = self.indices_updater_decode.num_local_heads
         self.decode_strategy = support.decode_strategy(rows, settings, capability, heads)
         self._decodes_directly = self.decode_strategy[0] == "direct"
@@ -73,17 +75,21 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         self._watch = Watch(metric_labels(model_runner), device)
         self._direct_wrappers: dict[Any, DirectWrapper] = {}
         self.indices_updater_decode = CompactDecodeIndices(model_runner, self)
+        self._planners: list[PacedPlans] = [self.indices_updater_decode]
         if not skip_prefill:
             self.indices_updater_prefill = CompactPrefillIndices(model_runner, self)
+            self._planners.append(self.indices_updater_prefill)
         if self._decodes_directly:
             self.decode_wrapper = self._direct_wrapper(self.kv_indptr.shape[0] - 1, 1)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
+        self._await_plans()
         super().init_forward_metadata(forward_batch)
         if self._reads_directly:
             self._run_directly()
 
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        self._await_plans()
         super().init_forward_metadata_out_graph(forward_batch, in_capture)
         if not (in_capture and self._reads_directly):
             return
@@ -91,6 +97,11 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
             self.decode_wrapper.slots = self.cuda_graph_kv_indices
             self.decode_cuda_graph_metadata[forward_batch.batch_size] = self.decode_wrapper
         self._run_directly()
+
+    def _await_plans(self) -> None:
+        """Later releases fill pinned arrays of their own before they call an updater."""
+        for planner in self._planners:
+            planner.wait()
 
     def forward_decode(self, *inputs: Any, **options: Any) -> Any:
         with self._keys_for_reading():

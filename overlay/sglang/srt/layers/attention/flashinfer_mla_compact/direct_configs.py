@@ -65,15 +65,21 @@ CONFIGS: dict[int, dict[int, Config]] = {
 ALONE: dict[int, dict[int, Config]] = {90: {16: CONFIGS[90][16], 32: CONFIGS[90][32]}}
 
 
+def usable_capability(capability: tuple[int, int]) -> tuple[int, int]:
+    """The capability to be treated as: Hopper's kernels need a Gluon that older Tritons lack."""
+    if capability == (9, 0) and attend_splits_wgmma is None:
+        return (10, 0)  # whose kernel needs no wgmma, and which has as much shared memory
+    return capability
+
+
 def configure(capability: tuple[int, int], rows: int, *, alone: bool = False) -> Config:
     """The configuration for `rows` query rows a request (heads times tokens).
 
     alone: for a batch of one request. An unknown card takes the entry of the closest older one,
     which needs nothing it lacks.
     """
-    number = capability[0] * 10 + capability[1]
-    if number == 90 and attend_splits_wgmma is None:
-        number = 100  # whose kernel needs no wgmma, and which has as much shared memory
+    major, minor = usable_capability(capability)
+    number = major * 10 + minor
     card = max((known for known in CONFIGS if known <= number), default=86)
     table = ALONE.get(card, CONFIGS[card]) if alone else CONFIGS[card]
     return next((table[height] for height in sorted(table) if height >= rows), table[max(table)])

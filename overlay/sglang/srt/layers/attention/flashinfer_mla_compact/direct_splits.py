@@ -117,7 +117,7 @@ def plan_splits(
         groups = tl.cdiv(queries, GROUP)
         load += tl.sum(groups.to(tl.int64) * length, 0, keep_dims=True)
     even = tl.cdiv(tl.cdiv(tl.sum(load, 0), wave), TOKENS) * TOKENS
-    even = tl.maximum(even, shortest).to(tl.int32)
+    even = tl.minimum(tl.maximum(even, shortest), 1 << 28).to(tl.int32)  # chunks stay in 32 bits
     # The last split of each range is short, so even shares may come to a few items more than run
     # at once, and those would take as long again: the smallest of some chunks that fits is taken.
     step = tl.cdiv(even, 16 * TOKENS) * TOKENS

@@ -27,8 +27,12 @@ class PacedPlans:
         super().__init__(*arguments)
         self._copied = torch.cuda.Event()
 
-    def update(self, *arguments: Any, **options: Any) -> None:
+    def wait(self) -> None:
+        """Until the device has its copy of the last plan."""
         self._copied.synchronize()
+
+    def update(self, *arguments: Any, **options: Any) -> None:
+        self.wait()
         super().update(*arguments, **options)  # type: ignore[misc]
         self._copied.record()
 
