@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.loads import Load
-from bench.markdown import MISSING, markdown, paired
+from bench.markdown import MISSING, markdown, paired, versions_of
 
 # Strategy -> what a column is called.
 COLUMNS = {
@@ -49,6 +49,15 @@ def ratios(folder: Path) -> str:
     header += [f"{COLUMNS[one]} ÷ {COLUMNS[other]}" for one, other in RATIOS]
     header += ["direct ÷ floor", "gather, of a copy's bandwidth", "direct's error ÷ stock's"]
     return markdown(header, [_ratios_row(point) for point in points])
+
+
+def host(folder: Path) -> list[str]:
+    """The line of kernels.json among the hosts; empty where there is none."""
+    return [
+        f"- `kernels.json`: {versions_of(point['host'])}; pool {point['pool_rows']}; "
+        f"{len(point['strategies']['direct']['us'])} replays of each graph by turns"
+        for point in _points(folder)[:1]
+    ]
 
 
 def _points(folder: Path) -> list[dict[str, Any]]:

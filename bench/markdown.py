@@ -14,6 +14,11 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def versions_of(host: dict[str, str]) -> str:
+    """What a figure was measured on, in one line."""
+    return ", ".join(f"{name} {value}" for name, value in host.items())
+
+
 def paired(one: Sequence[float], other: Sequence[float]) -> str:
     """The median of the ratios of repeats made by turns, with its range."""
     ratios = [a / b for a, b in zip(one, other, strict=False)]

@@ -9,7 +9,7 @@ from typing import Any
 from bench import kernel_tables
 from bench.compare import judge
 from bench.loads import Load
-from bench.markdown import MISSING, markdown, paired
+from bench.markdown import MISSING, markdown, paired, versions_of
 from bench.proof import summary
 from bench.results import Results, paired_ratio
 
@@ -126,14 +126,13 @@ def hosts(folder: Path) -> str:
     for name in SERVED:
         results = _load(folder, name)
         if results and results.records:
-            about, host = results.about, results.records[0]["host"]
-            versions = ", ".join(f"{name} {value}" for name, value in host.items())
+            about, versions = results.about, versions_of(results.records[0]["host"])
             model = f"{about['model']}, {about['layers'] or 'unknown'} layers"
             lines.append(
                 f"- `{name}.json`: {versions}; {model}; pool {_pools(results)}; "
                 f"{about['repeats']} repeats of {about['tokens']} tokens"
             )
-    return "\n".join(lines) or MISSING
+    return "\n".join([*lines, *kernel_tables.host(folder)]) or MISSING
 
 
 def _pools(results: Results) -> str:

@@ -111,6 +111,7 @@ def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
             "active_tokens": 100_000,
             "copy_bytes_per_second": 4e12,
             "host": {"device": "card"},
+            "pool_rows": 5000,
             "strategies": {
                 "stock": {"us": [900.0, 800.0, 850.0]},
                 "direct": {"us": [50.0, 40.0, 44.0]},
@@ -128,6 +129,12 @@ def test_kernels_are_medians_and_what_failed_is_left_out(tmp_path: Path) -> None
     write_kernels(tmp_path, ("16:1x100", 0.01))
     text = render("<!-- bench:kernels -->\n<!-- /bench -->", tmp_path)
     assert "| 16:1x100 | 850.0 | 50.0 | - | - | - | - | - | 44.0 | - | 0.0 |" in text
+
+
+def test_the_host_of_attention_alone_is_named(tmp_path: Path) -> None:
+    write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
+    text = render("<!-- bench:hosts -->\n<!-- /bench -->", tmp_path)
+    assert "- `kernels.json`: device card; pool 5000; 3 replays of each graph by turns\n" in text
 
 
 def test_kernels_are_compared_by_pairs_and_with_the_floor(tmp_path: Path) -> None:
