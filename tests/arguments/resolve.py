@@ -24,6 +24,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
+from torch import library as operator_library
 
 from tests.forked import in_child
 
@@ -72,9 +73,9 @@ def fake_device(capability: tuple[int, int]) -> None:
     cuda.get_device_name = lambda *_: properties.name
     cuda.get_device_properties = lambda *_: properties
     cuda.mem_get_info = lambda *_: (MEMORY, MEMORY)
-    register = torch.library.register_fake
-    library: Any = torch.library
-    library.register_fake = lambda name, *more, **options: (
+    operators: Any = operator_library
+    register = operators.register_fake
+    operators.register_fake = lambda name, *more, **options: (
         (lambda function: function)  # an operator that a stand-in has not defined
         if name.split("::")[0] in GPU_PACKAGES
         else register(name, *more, **options)

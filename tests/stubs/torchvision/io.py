@@ -10,7 +10,7 @@ class ImageReadMode(Enum):
 
 
 def decode_image(*args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError("torchvision is a stand-in here: it decodes no image")
+    raise RuntimeError("torchvision is a stand-in here: it decodes no image")
 
 
 decode_jpeg = decode_image
