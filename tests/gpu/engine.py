@@ -6,7 +6,7 @@ its pools are replaced by larger ones. Everything else is real: pool, backend cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +48,30 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def make_pool(shape: Shape) -> Any:
+    """An empty MLA pool of the shape."""
+    return MLATokenToKVPool(
+        size=shape.rows,
+        page_size=shape.page_size,
+        dtype=shape.dtype,
+        kv_lora_rank=NOPE,
+        qk_rope_head_dim=ROPE,
+        layer_num=shape.layers,
+        device=DEVICE,
+        enable_memory_saver=False,
+    )
+
+
 class Engine:
     """A runner with its pool filled at random, and both backends made from it."""
 
-    def __init__(self, shape: Shape, seed: int = 7) -> None:
+    def __init__(
+        self, shape: Shape, seed: int = 7, pool: Callable[[Shape], Any] = make_pool
+    ) -> None:
         self.shape = shape
         self.generator = torch.Generator(device=DEVICE).manual_seed(seed)
         self.runner = mock_runner(shape)
+        self.runner.token_to_kv_pool = pool(shape)
         self.pool = self.runner.token_to_kv_pool
         self.req_to_token = self.runner.req_to_token_pool.req_to_token
         self.layers = [
@@ -66,7 +83,8 @@ class Engine:
                 layer_id=layer,
                 v_head_dim=NOPE,
             )
-            for layer in range(shape.layers)
+            # A hybrid model's pool numbers its attention layers among all layers.
+            for layer in getattr(self.pool, "full_attention_layer_id_mapping", range(shape.layers))
         ]
         self.fill_pool()
 
@@ -84,8 +102,9 @@ class Engine:
     def fill_pool(self) -> None:
         """Random finite keys; a large pool repeats the first rows."""
         part = self.random(min(self.shape.rows, 65536), 1, DIM).to(self.shape.dtype)
-        stored = part.view(self.pool.store_dtype)
-        for layer, buffer in enumerate(self.pool.kv_buffer):
+        pool = getattr(self.pool, "full_kv_pool", self.pool)
+        stored = part.view(pool.store_dtype)
+        for layer, buffer in enumerate(pool.kv_buffer):
             for start in range(0, buffer.shape[0], len(stored)):
                 rows = buffer[start : start + len(stored)]
                 rows.copy_(stored.roll(layer, 0)[: len(rows)])
@@ -142,7 +161,7 @@ class Inputs:
 
 
 def mock_runner(shape: Shape) -> Any:
-    """Upstream's mock runner with pools of the wanted shape, and its server arguments published."""
+    """Upstream's mock runner, which publishes its server arguments; its pool of keys is tiny."""
     case = MLAAttentionCase(
         name="gpu",
         backend=COMPACT,
@@ -174,22 +193,7 @@ def mock_runner(shape: Shape) -> Any:
         device=DEVICE,
         enable_memory_saver=False,
     )
-    runner.token_to_kv_pool = make_pool(shape)
     return runner
-
-
-def make_pool(shape: Shape) -> Any:
-    """An empty MLA pool of the shape."""
-    return MLATokenToKVPool(
-        size=shape.rows,
-        page_size=shape.page_size,
-        dtype=shape.dtype,
-        kv_lora_rank=NOPE,
-        qk_rope_head_dim=ROPE,
-        layer_num=shape.layers,
-        device=DEVICE,
-        enable_memory_saver=False,
-    )
 
 
 def on_device(values: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
