@@ -13,7 +13,7 @@ from bench.markdown import MISSING, markdown, paired, versions_of
 from bench.proof import summary
 from bench.results import Results, paired_ratio
 
-SERVED = ("tokens", "proof", "bf16", "fp8", "prefix-graph", "pool")  # files of `bench.serve`
+SERVED = ("tokens", "proof", "bf16", "fp8", "prefix", "prefix-graph", "pool")  # files of `bench.serve`
 
 
 def _load(folder: Path, name: str) -> Results | None:
@@ -80,7 +80,7 @@ def _ratio_cell(one: dict[str, Any] | None, other: dict[str, Any] | None, figure
 def first_token(folder: Path) -> str:
     """Time to the first token after a cached prefix, against BF16 KV."""
     rows = []
-    for name, graph in (("bf16", "off"), ("prefix-graph", "breakable")):
+    for name, graph in (("prefix", "off"), ("prefix-graph", "breakable")):
         if results := _load(folder, name):
             rows += [_first_token_row(results, load, graph) for load in _prefixed(results)]
     header = ["requests x tokens + cached", "prefill graph", "compact, ms", "BF16, ms", "ratio"]

@@ -14,6 +14,7 @@ from tests.bench.serving import PYTHON, ROOT, environment
 FILES = {
     "tokens": {"tokens.json": ["stock", "compact", "wrong-row"]},
     "bf16": {"bf16.json": ["bf16", "compact", "flashmla"]},
+    "prefix": {"prefix.json": ["bf16", "compact"]},
     "prefix-graph": {"prefix-graph.json": ["bf16", "compact"]},
     "pool": {"pool.json": ["pool-131072", "pool-2000000"]},
 }

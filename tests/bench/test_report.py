@@ -46,10 +46,13 @@ def folder(tmp_path: Path) -> Path:
     pair = [
         record("bf16", "1x100", [6.0, 5.0, 6.0], [1, 2, 3]),
         record("compact", "1x100", [6.6, 5.0, 6.0], [1, 2, 3]),
+    ]
+    Results(tmp_path / "bf16.json", ABOUT, pair).save()
+    prefixed = [
         record("bf16", "1x9+5", [6.0, 5.0, 6.0], [1, 2, 3]),
         record("compact", "1x9+5", [6.0, 5.0, 6.0], [1, 2, 3]),
     ]
-    Results(tmp_path / "bf16.json", ABOUT, pair).save()
+    Results(tmp_path / "prefix.json", ABOUT, prefixed).save()
     pools = [
         record("pool-131072", "1x100", [5.0, 5.0, 5.0], [1, 2, 3]),
         record("pool-2000000", "1x100", [5.0, 4.0, 5.0], [1, 2, 3]),
