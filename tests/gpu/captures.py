@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tests.gpu import plans
 from tests.gpu.engine import DEVICE, Engine, Inputs
 from tests.gpu.steps import decode_batch, forward, verify_batch
 
@@ -82,6 +83,7 @@ class Captured:
             encoder_lens=None,
             out_cache_loc=static.out_cache_loc,
             spec_info=static.spec_info,
+            **plans.carried(batch),
         )
         with torch.no_grad():
             self.backend.init_forward_metadata_out_graph(view)

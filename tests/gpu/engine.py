@@ -15,17 +15,24 @@ from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.runtime_context import get_parallel
 from sglang.test.kits.attention_unittest.attention_methods.mla_attention import (
     MLAAttentionCase,
     MockMLAModelRunner,
     TinyMLAModelConfig,
 )
 
+from tests.gpu import plans
+
 DEVICE = "cuda"
 STOCK, COMPACT = "flashinfer", "flashinfer_mla_compact"
 NOPE, ROPE = 512, 64
 DIM = NOPE + ROPE
 MODEL_DTYPE = torch.bfloat16
+
+# The runner's module states the size of this group, and upstream's dense cases its rank.
+RANK = get_parallel().override(attn_dcp_rank=0)
+RANK.__enter__()
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ class Engine:
         self.generator = torch.Generator(device=DEVICE).manual_seed(seed)
         self.runner = mock_runner(shape)
         self.runner.token_to_kv_pool = pool(shape)
+        plans.find_pools(self.runner)
         self.pool = self.runner.token_to_kv_pool
         self.req_to_token = self.runner.req_to_token_pool.req_to_token
         self.layers = [

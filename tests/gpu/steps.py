@@ -13,6 +13,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
+from tests.gpu import plans
 from tests.gpu.engine import DEVICE, Engine, Inputs, on_device
 
 
@@ -20,7 +21,7 @@ def decode_batch(engine: Engine, requests: torch.Tensor, lengths: Sequence[int])
     """A decode step: each request attends to `lengths` tokens, the last of them new."""
     seq_lens = on_device(lengths)
     rows = engine.req_to_token[requests]
-    return ForwardBatch(
+    batch = ForwardBatch(
         forward_mode=ForwardMode.DECODE,
         batch_size=len(lengths),
         input_ids=torch.zeros(len(lengths), dtype=torch.int64, device=DEVICE),
@@ -31,6 +32,8 @@ def decode_batch(engine: Engine, requests: torch.Tensor, lengths: Sequence[int])
         out_cache_loc=rows.gather(1, seq_lens[:, None] - 1).squeeze(1).long(),
         positions=seq_lens - 1,
     )
+    plans.bind(engine.runner, batch)
+    return batch
 
 
 def extend_batch(
@@ -61,6 +64,7 @@ def extend_batch(
     batch.extend_seq_lens_cpu = list(new)
     batch.extend_start_loc = torch.cumsum(batch.extend_seq_lens, 0) - batch.extend_seq_lens
     batch.extend_num_tokens = sum(new)
+    plans.bind(engine.runner, batch)
     return batch
 
 
@@ -89,6 +93,7 @@ def verify_batch(
         seq_lens_sum=batch.seq_lens_sum,
         seq_lens_cpu=batch.seq_lens_cpu,
     )
+    plans.bind(engine.runner, batch)
     return batch
 
 
