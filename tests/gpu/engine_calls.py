@@ -98,11 +98,12 @@ def _start(arguments: dict[str, Any]) -> Any:
 
 
 def run_reporting_scheduler(*arguments: Any) -> None:
-    """Entry of a scheduler process that adds its device memory to its state."""
+    """Entry of a scheduler process that adds device memory and draft replays to its state."""
     import torch
     from sglang.srt.managers import scheduler
 
     right = scheduler.Scheduler.get_internal_state
+    replays = _counted_draft_replays()
 
     def get_internal_state(self: Any, request: Any) -> Any:
         output = right(self, request)
@@ -111,10 +112,26 @@ def run_reporting_scheduler(*arguments: Any) -> None:
             "allocated": torch.cuda.memory_allocated(),
             "reserved": torch.cuda.memory_reserved(),
         }
+        output.internal_state["draft_replays"] = len(replays)
         return output
 
     scheduler.Scheduler.get_internal_state = get_internal_state
     scheduler.run_scheduler_process(*arguments)
+
+
+def _counted_draft_replays() -> list[int]:
+    """A list that takes the batch size of each draft decode that replays a graph."""
+    from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
+
+    right = EAGLEDraftCudaGraphRunner.execute
+    replays: list[int] = []
+
+    def execute(self: Any, batch: Any) -> Any:
+        replays.append(batch.batch_size)
+        return right(self, batch)
+
+    EAGLEDraftCudaGraphRunner.execute = execute
+    return replays
 
 
 def ask(engine: Any, asked: list[Ask], at_once: int = 64) -> list[Answer]:
@@ -171,6 +188,11 @@ def device_memory(engine: Any) -> dict[str, int]:
     flush(engine)
     states = engine.get_server_info()["internal_states"]
     return dict(states[0]["device_memory"])
+
+
+def draft_replays(engine: Any) -> int:
+    """How many draft decodes the first scheduler has replayed from graphs."""
+    return int(engine.get_server_info()["internal_states"][0]["draft_replays"])
 
 
 def reload(engine: Any, folder: str) -> tuple[bool, str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from bench.lookup import advance
+from tests.gpu.draft_model import changed_copy
 from tests.gpu.engine_calls import Ask, flush, reload
 from tests.gpu.lookups import TASK, alone, behind, mistakes
 from tests.gpu.served import Served, engine, made_once, running
@@ -51,16 +49,11 @@ def other_model(small_model: Path) -> Path:
 
 
 def move_on(model: Path, to: Path) -> None:
-    to.mkdir()
-    for file in model.iterdir():
-        os.link(file, to / file.name)
-    index = json.loads((to / "model.safetensors.index.json").read_text())
-    shard = to / index["weight_map"]["lm_head.weight"]
-    tensors = load_file(shard)
-    head = tensors["lm_head.weight"]
-    tensors["lm_head.weight"] = head[[advance(token, -1) for token in range(len(head))]]
-    shard.unlink()  # the link: the file stays that of the other folder
-    save_file(tensors, shard, {"format": "pt"})
+    changed_copy(model, to, "lm_head.weight", lambda head: head[one_on(len(head))])
+
+
+def one_on(tokens: int) -> list[int]:
+    return [advance(token, -1) for token in range(tokens)]
 
 
 def sharing(requests: int, tokens: int = 40) -> list[Ask]:
