@@ -11,6 +11,7 @@ exit: 0 all cases ran; 3 the CUDA context is broken, and the cases after the las
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -33,6 +34,7 @@ DRAFT_GRAPH = (
     "run_mla_eagle_draft_cuda_graph_runner_case",
 )
 EAGER = (METHODS, "run_mla_attention_case")
+MODULES = [module for module, _ in (EAGER, DECODE_GRAPH, SPLIT_OP, VERIFY, DRAFT_GRAPH)]
 
 DIMS = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
 # What upstream's kit allows FP8 keys in its DSA cases; its MLA tolerance is for 16-bit keys.
@@ -106,7 +108,7 @@ def use_fp8() -> None:
     for function in (methods.build_mla_attention_fixture, methods.run_mla_attention_case):
         function.__kwdefaults__["fp8_kv_cache"] = True
     methods.run_mla_attention_case.__kwdefaults__["atol"] = FP8_TOLERANCE
-    for module in {module for (module, _), _, _ in CASES.values()}:
+    for module in MODULES:
         loaded: Any = importlib.import_module(module)
         if hasattr(loaded, "MLA_ATOL"):
             loaded.MLA_ATOL = FP8_TOLERANCE
@@ -146,7 +148,15 @@ def context_is_broken() -> bool:
     return False
 
 
+def import_modules() -> None:
+    """All of them first: one states ranks that the cases of the others need as well."""
+    for module in MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+
+
 def main(backend: str, kv: str, first: str) -> int:
+    import_modules()
     if kv != "bfloat16":
         use_fp8()
     for case in list(CASES)[int(first) :]:
