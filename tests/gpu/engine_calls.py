@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 FLUSH_SECONDS = 30.0
+LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,15 @@ class Ask:
         tokens: how many to generate.
         abort_after: abort once that many have come; 0 for never.
         rank: the data-parallel rank that serves it; None leaves that to the engine.
+        room: where a prefill and a decode engine meet over it: the port at which the prefill
+            engine registers, and a number of the request's own, from 1 up.
     """
 
     prompt: list[int]
     tokens: int
     abort_after: int = 0
     rank: int | None = None
+    room: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,7 @@ def ask(engine: Any, asked: list[Ask], at_once: int = 64) -> list[Answer]:
 
 async def _answer(engine: Any, asked: Ask, room: asyncio.Semaphore) -> Answer:
     name = uuid4().hex
+    port, number = asked.room or (None, None)
     async with room:
         chunks = await engine.async_generate(
             input_ids=asked.prompt,
@@ -153,6 +158,9 @@ async def _answer(engine: Any, asked: Ask, room: asyncio.Semaphore) -> Answer:
             stream=True,
             rid=name,
             routed_dp_rank=asked.rank,
+            bootstrap_host=asked.room and LOCAL,
+            bootstrap_port=port,
+            bootstrap_room=number,
         )
         tokens: list[int] = []
         about: dict[str, Any] = {}
