@@ -13,7 +13,8 @@ from bench.markdown import MISSING, markdown, paired, versions_of
 from bench.proof import summary
 from bench.results import Results, paired_ratio
 
-SERVED = ("tokens", "proof", "bf16", "fp8", "prefix", "prefix-graph", "pool")  # files of `bench.serve`
+# Files of `bench.serve`.
+SERVED = ("tokens", "proof", "bf16", "fp8", "prefix", "prefix-graph", "pool")
 
 
 def _load(folder: Path, name: str) -> Results | None:

@@ -26,6 +26,7 @@ class Pool:
     """Two FP8 layers under the ids 3 and 7, as a hybrid model's pool maps them."""
 
     size, page_size = ROWS - 1, 1
+    dtype = torch.float8_e4m3fn
 
     def __init__(self, seed: int = 0) -> None:
         random = torch.Generator().manual_seed(seed)

@@ -1,11 +1,20 @@
-"""The pool that upstream's forward methods see: read through the backend, else the pool itself."""
+"""The pool that upstream's forward methods see: read through the backend, written in one launch."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.backend.conftest import Import
+from tests.backend.upstream import MLATokenToKVPool
+
+# The interpreter itself does what numpy is about to forbid.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+TOP = 0x7F
 
 
 class Pool:
@@ -27,7 +36,7 @@ class Pool:
 
 def test_a_pool_may_map_layer_ids(overlay: Import) -> None:
     pool = Pool()
-    reader = overlay("keys").KeyReader(pool, lambda rows: rows + 1)
+    reader = overlay("keys").KeyReader(pool, lambda rows: rows + 1, TOP)
     assert [reader.get_key_buffer(layer).unique().tolist() for layer in (7, 3)] == [[2], [1]]
     assert pool.reads == [7, 3]
 
@@ -35,7 +44,7 @@ def test_a_pool_may_map_layer_ids(overlay: Import) -> None:
 def test_each_read_asks_the_pool_anew(overlay: Import) -> None:
     """The pool may wait for a layer that is being loaded, or have been allocated anew."""
     pool = Pool()
-    reader = overlay("keys").KeyReader(pool, lambda rows: rows)
+    reader = overlay("keys").KeyReader(pool, lambda rows: rows, TOP)
     for value in (5.0, 6.0):
         pool.layers[3] = torch.full((4, 1, 576), value)
         assert reader.get_key_buffer(3) is pool.layers[3]
@@ -43,13 +52,63 @@ def test_each_read_asks_the_pool_anew(overlay: Import) -> None:
 
 
 def test_all_else_is_the_pool_itself(overlay: Import) -> None:
-    pool = Pool()
-    reader = overlay("keys").KeyReader(pool, lambda rows: rows)
-    reader.set_mla_kv_buffer(3, 8.0)
-    assert pool.layers[3].unique().tolist() == [8]
+    reader = overlay("keys").KeyReader(Pool(), lambda rows: rows, TOP)
     assert reader.size == 9
     with pytest.raises(AttributeError):
         _ = reader.no_such_thing
+
+
+class PlainPool(MLATokenToKVPool):
+    """One layer under the id 7."""
+
+    dtype = torch.float8_e4m3fn
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = {7: torch.zeros(4, 1, 576).to(self.dtype)}
+
+    def get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.layers[layer_id]
+
+
+class ScaledPool(PlainPool):
+    """A pool that writes in a way of its own."""
+
+    def _write_mla_kv_buffer(self, *arguments: Any) -> None: ...
+
+
+LAYER = SimpleNamespace(layer_id=7)
+SLOTS = torch.tensor([3, 1])
+KEYS = torch.arange(2 * 576).view(2, 1, 576).bfloat16() / 8
+NOPE, ROPE = KEYS[..., :512], KEYS[..., 512:]
+
+
+@pytest.mark.parametrize("location", [SLOTS, SimpleNamespace(loc=SLOTS)], ids=["bare", "wrapped"])
+def test_new_keys_are_cast_and_written_to_their_slots(overlay: Import, location: Any) -> None:
+    pool = PlainPool()
+    overlay("keys").KeyReader(pool, lambda rows: rows, TOP).set_mla_kv_buffer(
+        LAYER, location, NOPE, ROPE
+    )
+    expected = torch.zeros(4, 1, 576)
+    expected[SLOTS] = KEYS.to(pool.dtype).float()
+    assert torch.equal(pool.layers[7].float(), expected)
+    assert pool.written == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "keys"),
+    [
+        (ScaledPool(), KEYS),
+        (PlainPool(), KEYS.to(torch.float8_e4m3fn)),
+        (PlainPool(), KEYS.transpose(0, 2).contiguous().transpose(0, 2)),
+    ],
+    ids=["another way of writing", "cast already", "elements apart"],
+)
+def test_other_writes_are_left_to_the_pool(overlay: Import, pool: Any, keys: torch.Tensor) -> None:
+    written = (LAYER, SLOTS, keys[..., :512], keys[..., 512:])
+    overlay("keys").KeyReader(pool, lambda rows: rows, TOP).set_mla_kv_buffer(*written)
+    assert len(pool.written) == 1
+    assert all(got is want for got, want in zip(pool.written[0], written, strict=True))
 
 
 def test_keys_that_are_read_directly_are_neither_cast_nor_sliced(overlay: Import) -> None:

@@ -44,6 +44,18 @@ def get_buffer(name: str, allocate: Any, buffers: dict[str, Any] = {}) -> Any:  
     return buffers[name]
 
 
+class MLATokenToKVPool:
+    """Upstream's plain MLA pool, as far as it decides how new keys are written; it notes them."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+
+    def set_mla_kv_buffer(self, *arguments: Any) -> None:
+        self.written.append(arguments)
+
+    def _write_mla_kv_buffer(self, *arguments: Any) -> None: ...
+
+
 MODULES: dict[str, dict[str, Any]] = {
     "sglang.srt.runtime_context": {
         "get_buffer": get_buffer,
@@ -53,4 +65,5 @@ MODULES: dict[str, dict[str, Any]] = {
         "FlashInferMLAIndicesUpdaterDecode": IndicesUpdater,
         "FlashInferMLAIndicesUpdaterPrefill": IndicesUpdater,
     },
+    "sglang.srt.mem_cache.memory_pool": {"MLATokenToKVPool": MLATokenToKVPool},
 }

@@ -1,9 +1,9 @@
-"""The gather and row kernels compile for every card that is served, and fit it."""
+"""The gather, row and write kernels compile for every card that is served, and fit it."""
 
 from __future__ import annotations
 
 import pytest
-from sglang.srt.layers.attention.flashinfer_mla_compact import gather, rows
+from sglang.srt.layers.attention.flashinfer_mla_compact import gather, rows, write
 
 from tests.kernels import aot
 
@@ -29,6 +29,13 @@ ROWS = {
         "capacity": "i32",
     },
     "translate_kernel": {**STEP, "row_of_slot": "*i32"},
+}
+WRITE = {
+    "pool": "*u8",
+    "pool_stride": "i32",
+    "slots": "*i64",
+    "nope_stride": "i32",
+    "rope_stride": "i32",
 }
 Case = tuple[int, str, bool]
 CASES: list[Case] = [
@@ -68,3 +75,14 @@ def test_row_kernels_compile_for_every_card() -> None:
         for kernel, types in ROWS.items()
     ]
     assert {report.spilled for report in aot.compile_all(jobs)} == {0}
+
+
+@pytest.mark.parametrize("e4m3", [True, False])
+def test_the_write_kernel_needs_no_conversion_and_no_memory_but_its_own(e4m3: bool) -> None:
+    types = {**WRITE, "nope": "*bf16", "rope": "*bf16"}
+    constants = {"IS_E4M3": e4m3, "TOP": 0x7F}
+    kernel = f"{PACKAGE}.write:write_rows_kernel"
+    jobs = [aot.Job(kernel, card, types, constants, write.WARPS, 3) for card in CARDS]
+    for card, report in zip(CARDS, aot.compile_all(jobs), strict=True):
+        print(f"sm_{card} e4m3={e4m3}: {report}")
+        assert (report.spilled, report.shared, report.counts["decode"]) == (0, 0, 0)

@@ -18,7 +18,11 @@ from sglang.srt.layers.attention.flashinfer_mla_compact import support
 from sglang.srt.layers.attention.flashinfer_mla_compact.context import get_buffer
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import usable_capability
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wrapper import DirectWrapper
-from sglang.srt.layers.attention.flashinfer_mla_compact.facts import metric_labels, pool_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.facts import (
+    metric_labels,
+    mla_pool,
+    pool_rows,
+)
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
 from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
     CompactDecodeIndices,
@@ -29,6 +33,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader, U
 from sglang.srt.layers.attention.flashinfer_mla_compact.metrics import Watch
 from sglang.srt.layers.attention.flashinfer_mla_compact.pool_on_batch import AttnBackend
 from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, SlotTable
+from sglang.srt.layers.attention.flashinfer_mla_compact.write import top_code
 
 
 class FlashInferMLACompactAttnBackend(AttnBackend):
@@ -72,6 +77,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)
         self._buffer = compact_buffer(capacity, model_runner.dtype, device)
+        self._top = top_code(mla_pool(model_runner).dtype, device)
         self._watch = Watch(metric_labels(model_runner), device)
         self._direct_wrappers: dict[Any, DirectWrapper] = {}
         self.indices_updater_decode = CompactDecodeIndices(model_runner, self)
@@ -119,7 +125,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         them: outside of attention it must be the pool itself.
         """
         pool = self.token_to_kv_pool
-        self.token_to_kv_pool = KeyReader(pool, self._read_keys)
+        self.token_to_kv_pool = KeyReader(pool, self._read_keys, self._top)
         try:
             yield
         finally:

@@ -17,6 +17,10 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.support import (
     Facts,
     allows_experimental,
 )
+from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
+
+# What decides how the plain MLA pool writes rows; older releases have the first alone.
+WRITERS = ("set_mla_kv_buffer", "_write_mla_kv_buffer")
 
 
 def pool_rows(pool: Any) -> int:
@@ -24,18 +28,30 @@ def pool_rows(pool: Any) -> int:
     return int(pool.size + pool.page_size)
 
 
+def mla_pool(runner: Any) -> Any:
+    """The pool of the MLA layers; a hybrid model keeps it within its own."""
+    pool = runner.token_to_kv_pool
+    return getattr(pool, "full_kv_pool", pool)
+
+
+def writes_plainly(pool: Any) -> bool:
+    """Whether a pool writes new keys as upstream's plain MLA pool: a cast, then row by row."""
+    return all(
+        getattr(type(pool), name, None) is getattr(MLATokenToKVPool, name, None) for name in WRITERS
+    )
+
+
 def runner_facts(runner: Any) -> Facts:
     """The facts of a runner whose KV pool is allocated."""
     model = runner.model_config
-    pool = runner.token_to_kv_pool
-    rows = getattr(pool, "full_kv_pool", pool)  # a hybrid model keeps its MLA layers in there
+    pool = mla_pool(runner)
     return Facts(
         kv_lora_rank=model.kv_lora_rank,
         qk_rope_head_dim=model.qk_rope_head_dim,
-        pool_class=type(rows).__name__,
-        pool_dtype=str(rows.dtype).removeprefix("torch."),
-        kv_cache_dim=getattr(rows, "kv_cache_dim", HEAD_DIM),
-        is_dsa=bool(getattr(rows, "use_dsa", False) or getattr(rows, "use_nsa", False)),
+        pool_class=type(pool).__name__,
+        pool_dtype=str(pool.dtype).removeprefix("torch."),
+        kv_cache_dim=getattr(pool, "kv_cache_dim", HEAD_DIM),
+        is_dsa=bool(getattr(pool, "use_dsa", False) or getattr(pool, "use_nsa", False)),
         prefill_graph=str(
             getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")
         ),

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from sglang.srt.layers.attention.flashinfer_mla_compact.facts import writes_plainly
+from sglang.srt.layers.attention.flashinfer_mla_compact.write import write_rows
 
 
 class KeyReader:
-    """A KV pool whose `get_key_buffer` reads through the backend; all else is the pool itself.
+    """A KV pool that reads through the backend and writes in one launch; else the pool itself.
 
     The pool is asked anew each time: it may wait for a layer that is still being loaded, map
     layer ids, or have been released and allocated again.
@@ -17,14 +19,28 @@ class KeyReader:
     Args:
         pool: the KV pool.
         read: turns a layer's buffer, [pool rows, 1, 576] FP8, into what attention takes.
+        top: what `write_rows` is to write for keys that are too large.
     """
 
-    def __init__(self, pool: Any, read: Callable[[torch.Tensor], Any]) -> None:
+    def __init__(self, pool: Any, read: Callable[[torch.Tensor], Any], top: int) -> None:
         self._pool = pool
         self._read = read
+        self._top = top
 
     def get_key_buffer(self, layer_id: int) -> Any:
         return self._read(self._pool.get_key_buffer(layer_id))
+
+    def set_mla_kv_buffer(
+        self, layer: Any, location: Any, nope: torch.Tensor, rope: torch.Tensor
+    ) -> None:
+        """`location`: slots, or what later releases wrap them in."""
+        pool = self._pool
+        dense = nope.stride(-1) == rope.stride(-1) == 1
+        if not (dense and writes_plainly(pool)) or nope.dtype == pool.dtype:
+            pool.set_mla_kv_buffer(layer, location, nope, rope)
+            return
+        slots = getattr(location, "loc", location)
+        write_rows(pool.get_key_buffer(layer.layer_id), slots, nope, rope, self._top)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

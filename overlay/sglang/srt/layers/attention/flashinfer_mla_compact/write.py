@@ -1,0 +1,101 @@
+"""Cast a step's new keys and write them to one layer of the FP8 pool, in one launch.
+
+Upstream casts latent and rope by a kernel each and scatters the results by a third one. At small
+batches launches are what a layer's attention costs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+NOPE = tl.constexpr(512)
+ROPE = tl.constexpr(64)
+WARPS = 2  # 16 bytes a thread and load
+
+
+@triton.jit
+def encode(value, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
+    """float32 to FP8 codes as torch casts: to nearest even, what is too large to code `TOP`.
+
+    In integers, as cards before SM89 can't convert to e4m3. Exponent and mantissa move to their
+    places; a subnormal is aligned by adding a power of two whose last bit is worth the smallest
+    subnormal.
+    """
+    bits = value.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    SHIFT: tl.constexpr = 20 if IS_E4M3 else 21
+    UNBIAS: tl.constexpr = (127 - 7 if IS_E4M3 else 127 - 15) << 23
+    ALIGN: tl.constexpr = (141 if IS_E4M3 else 134) << 23  # 2**14, 2**7
+    OVERFLOW: tl.constexpr = 0x43F00000 if IS_E4M3 else 0x47800000  # 480, 65,536
+    odd = (magnitude >> SHIFT) & 1
+    normal = (magnitude - UNBIAS + ((1 << (SHIFT - 1)) - 1) + odd) >> SHIFT
+    unit = tl.full(magnitude.shape, ALIGN, tl.uint32).to(tl.float32, bitcast=True)
+    aligned = magnitude.to(tl.float32, bitcast=True) + unit
+    subnormal = aligned.to(tl.uint32, bitcast=True) - ALIGN
+    code = tl.where(magnitude < UNBIAS + (1 << 23), subnormal, normal)
+    code = tl.where(magnitude >= OVERFLOW, TOP, tl.minimum(code, TOP))
+    code = tl.where(magnitude > 0x7F800000, 0x7F, code)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def write_rows_kernel(
+    pool,  # *uint8, the layer's rows
+    pool_stride,
+    slots,  # *int64 [tokens]
+    nope,  # *bf16 or *fp16 [tokens, 512]
+    nope_stride,
+    rope,  # *bf16 or *fp16 [tokens, 64]
+    rope_stride,
+    IS_E4M3: tl.constexpr,
+    TOP: tl.constexpr,
+):
+    """One program a token."""
+    token = tl.program_id(0).to(tl.int64)
+    row = pool + tl.load(slots + token).to(tl.int64) * pool_stride
+    latent, rotary = tl.arange(0, NOPE), tl.arange(0, ROPE)
+    value = tl.load(nope + token * nope_stride + latent).to(tl.float32)
+    tl.store(row + latent, encode(value, IS_E4M3, TOP))
+    value = tl.load(rope + token * rope_stride + rotary).to(tl.float32)
+    tl.store(row + NOPE + rotary, encode(value, IS_E4M3, TOP))
+
+
+def write_rows(
+    key_buffer: torch.Tensor,
+    slots: torch.Tensor,
+    nope: torch.Tensor,
+    rope: torch.Tensor,
+    top: int,
+) -> None:
+    """Write `nope` and `rope`, cast, to rows `slots` of one layer.
+
+    Args:
+        key_buffer: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free.
+        slots: [tokens] integers.
+        nope: [tokens, 1, 512], bfloat16 or float16; the row stride is free.
+        rope: [tokens, 1, 64], of the same dtype; the row stride is free.
+        top: from `top_code` for the pool's dtype.
+    """
+    rows = key_buffer.view(torch.uint8)
+    write_rows_kernel[(len(slots),)](
+        rows,
+        rows.stride(0),
+        slots,
+        nope,
+        nope.stride(0),
+        rope,
+        rope.stride(0),
+        IS_E4M3=key_buffer.dtype == torch.float8_e4m3fn,
+        TOP=top,
+        num_warps=WARPS,
+    )
+
+
+def top_code(dtype: torch.dtype, device: torch.device) -> int:
+    """The code that this torch's cast to FP8 gives what is too large, on this device.
+
+    e4m3 became saturating in torch: 448 where it used to be NaN.
+    """
+    return int(torch.full((1,), float("inf"), device=device).to(dtype).view(torch.uint8))
