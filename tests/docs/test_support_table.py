@@ -37,6 +37,16 @@ def written(folder: Path, *cases: str, name: str = "card") -> report.Results:
     return report.Results.load(folder)
 
 
+def ended(outcome: str, error: str = "") -> dict[str, str]:
+    return {"outcome": outcome, "error": error}
+
+
+def with_kit(folder: Path, release: str, outcomes: report.Kit) -> report.Results:
+    """Results read back with a release's outcomes of upstream's cases."""
+    (folder / f"upstream-kit-{release}.json").write_text(json.dumps(outcomes))
+    return report.Results.load(folder)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_a_row_names_what_is_there(row: report.Row) -> None:
     named = [test.partition("[")[0].split("::") for test in row.tests]
@@ -96,8 +106,26 @@ def test_results_of_two_cards_stand_beside_those_of_one() -> None:
 
 def test_a_kit_case_must_pass_with_both_ways_of_reading(tmp_path: Path) -> None:
     row = str(report.Row("a mode", "served", "`kit: decode graph`"))
-    passed, failed = ({"outcome": o, "error": ""} for o in ("passed", "failed"))
+    passed, failed = ended("passed"), ended("failed")
     for other, unproven in ((passed, []), (failed, ["a mode"])):
         outcomes = {"decode graph": {"gather, FP8": passed, "direct, FP8": other}}
-        (tmp_path / "upstream-kit.json").write_text(json.dumps(outcomes))
-        assert report.unproven(row, report.Results.load(tmp_path)) == unproven
+        assert report.unproven(row, with_kit(tmp_path, "1.0", outcomes)) == unproven
+
+
+def test_results_of_two_releases_are_told_apart_and_no_failure_is_hidden(tmp_path: Path) -> None:
+    row = str(report.Row("a mode", "served", "`kit: decode graph` `gpu/test_a.py::test_one`"))
+    written(tmp_path, PASSED.format("test_one"), name="card-1.0")
+    written(tmp_path, OTHER.format("test_one", "skipped"), name="card-2.0")
+    outcomes = {"decode graph": dict.fromkeys(("gather, FP8", "direct, FP8"), ended("passed"))}
+    with_kit(tmp_path, "1.0", outcomes)
+    results = with_kit(tmp_path, "2.0", outcomes)
+    assert report.unproven(row, results) == []
+    assert "| decode graph | passed | passed |" in report.kit(results.kits)
+    outcomes["decode graph"]["direct, FP8"] = ended("failed", "ValueError: 7")
+    results = with_kit(tmp_path, "2.0", outcomes)
+    assert report.unproven(row, results) == ["a mode"]
+    told = "| decode graph | passed | 1.0: passed; 2.0: failed: ValueError |"
+    assert told in report.kit(results.kits)
+    with_kit(tmp_path, "2.0", {})
+    results = written(tmp_path, OTHER.format("test_one", "failure"), name="card-2.0")
+    assert report.unproven(row, results) == ["a mode"]

@@ -66,5 +66,5 @@ def running_kit(request: pytest.FixtureRequest) -> kit.Running:
 def kit_outcomes(running_kit: kit.Running) -> kit.Outcomes:
     """How each of upstream's cases ended with each backend; kept for the table in the docs."""
     outcomes = kit.collect(running_kit)
-    kit.RESULT.write_text(json.dumps(outcomes, indent=1) + "\n")
+    kit.result().write_text(json.dumps(outcomes, indent=1) + "\n")
     return outcomes

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from tests.gpu.kit_cases import CASES
+from tests.gpu.machine import release
 
 # Variant -> backend, KV dtype, strategy.
 VARIANTS = {
@@ -23,7 +24,7 @@ OURS = ("gather, FP8", "direct, FP8")
 SCRIPT = Path(__file__).with_name("kit_cases.py")
 SECONDS = 240
 
-RESULT = Path(__file__).parent / "results" / "upstream-kit.json"
+RESULTS = Path(__file__).parent / "results"
 
 # Case -> variant -> {"outcome": passed, failed or skipped, "error": one line}.
 Outcomes = dict[str, dict[str, dict[str, str]]]
@@ -34,6 +35,11 @@ def start() -> Running:
     """Start all variants at once; they share the GPU with whatever runs meanwhile."""
     pool = ThreadPoolExecutor(len(VARIANTS))
     return {name: pool.submit(run_variant, name) for name in VARIANTS}
+
+
+def result() -> Path:
+    """The file of this release's outcomes."""
+    return RESULTS / f"upstream-kit-{release()}.json"
 
 
 def collect(running: Running) -> Outcomes:

@@ -131,6 +131,8 @@ def run(case: str, backend: str) -> dict[str, str]:
         torch.cuda.synchronize()
     except unittest.SkipTest as skipped:
         return {"outcome": "skipped", "error": str(skipped)}
+    except ImportError as lacking:
+        return {"outcome": "skipped", "error": f"{type(lacking).__name__}: {lacking}"}
     except Exception as error:
         first = next((line for line in str(error).splitlines() if line.strip()), "")
         return {"outcome": "failed", "error": f"{type(error).__name__}: {first}"}

@@ -19,7 +19,7 @@ def find_pools(runner: Any) -> None:
 
 def bind(runner: Any, batch: Any) -> None:
     """Give a batch a plan of its own, after whatever changed its mode or its lengths."""
-    translator = getattr(runner, "kv_index_translator", None)
+    translator: Any = getattr(runner, "kv_index_translator", None)
     if hasattr(translator, "bind_own_plan"):
         translator.bind_own_plan(batch)
 

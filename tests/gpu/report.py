@@ -17,7 +17,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,9 @@ TEST = re.compile(r"`([\w/]+\.py::\w+(?:\[[^`]*\])?)`")
 NAMED = re.compile(r"`(kit|refusal): ([^`]+)`")
 OURS = ("gather, FP8", "direct, FP8")
 
+# Case -> variant -> {"outcome", "error"}, as `tests.gpu.kit` writes them.
 Kit = dict[str, dict[str, dict[str, str]]]
+KIT = "upstream-kit-"
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,18 @@ class Results:
 
     Attributes:
         machines: machine -> test -> "passed", "failed" or "skipped".
-        kit: upstream's cases, from upstream-kit.json.
+        kits: release -> upstream's cases, from upstream-kit-<release>.json.
     """
 
     machines: dict[str, dict[str, str]]
-    kit: Kit
+    kits: dict[str, Kit]
 
     @classmethod
     def load(cls, folder: Path = RESULTS) -> Results:
-        kit = folder / "upstream-kit.json"
+        kits = sorted(folder.glob(f"{KIT}*.json"))
         return cls(
             {path.stem: dict(_outcomes(path)) for path in sorted(folder.glob("*.xml"))},
-            json.loads(kit.read_text()) if kit.exists() else {},
+            {path.stem.removeprefix(KIT): json.loads(path.read_text()) for path in kits},
         )
 
     def of(self, row: Row) -> set[str]:
@@ -91,17 +93,26 @@ class Results:
         return set().union(*named, *(self._kit(case) for case in row.kit_cases))
 
     def _test(self, test: str) -> set[str]:
-        """Of one case, or of all cases of a test; what one machine skips counts where it ran."""
+        """Of one case, or of all cases of a test; what one machine skips counts where it ran.
+
+        What failed anywhere, with any release, has failed.
+        """
         ended: dict[str, set[str]] = {}
         for outcomes in self.machines.values():
             for name, outcome in outcomes.items():
                 if test in (name, name.partition("[")[0]):
                     ended.setdefault(name, set()).add(outcome)
-        return set().union(*(ends - {"skipped"} or ends for ends in ended.values())) or {"not run"}
+        return _where_it_ran(ended.values())
 
     def _kit(self, case: str) -> set[str]:
-        variants = self.kit.get(case, {})
-        return {variants[name]["outcome"] if name in variants else "not run" for name in OURS}
+        """Of both ways of reading; likewise over all releases."""
+        found = [cases[case] for cases in self.kits.values() if case in cases]
+        ended = ({ends[name]["outcome"] for ends in found if name in ends} for name in OURS)
+        return set().union(*(_where_it_ran([ends]) for ends in ended))
+
+
+def _where_it_ran(ended: Iterable[set[str]]) -> set[str]:
+    return set().union(*(ends - {"skipped"} or ends for ends in ended)) or {"not run"}
 
 
 def _outcomes(path: Path) -> Iterator[tuple[str, str]]:
@@ -118,7 +129,7 @@ def render(text: str, results: Results) -> str:
     for row in rows(text):
         text = text.replace(str(row), str(marked(row, results.of(row))))
     text = _between(text, "machines", machines(results))
-    return _between(text, "kit", kit(results.kit))
+    return _between(text, "kit", kit(results.kits))
 
 
 def _between(text: str, name: str, table: str) -> str:
@@ -141,18 +152,32 @@ def machines(results: Results) -> str:
     return "\n".join(lines) if results.machines else NOTHING
 
 
-def kit(outcomes: Kit) -> str:
-    if not outcomes:
+def kit(kits: dict[str, Kit]) -> str:
+    """A row a case; a cell names releases only where they differ."""
+    if not kits:
         return NOTHING
-    variants = list(next(iter(outcomes.values())))
+    cases = list(dict.fromkeys(case for outcomes in kits.values() for case in outcomes))
+    variants = list(next(iter(next(iter(kits.values())).values())))
     lines = [f"| case | {' | '.join(variants)} |", "|---" * (len(variants) + 1) + "|"]
-    for case, ended in outcomes.items():
-        lines.append(f"| {case} | {' | '.join(_cell(ended[name]) for name in variants)} |")
+    for case in cases:
+        ended = {release: outcomes.get(case, {}) for release, outcomes in kits.items()}
+        lines.append(f"| {case} | {' | '.join(_cell(ended, name) for name in variants)} |")
+    if len(kits) > 1:
+        lines[:0] = [f"A cell that names no release holds for sglang {' and '.join(kits)}.", ""]
     return "\n".join(lines)
 
 
-def _cell(ended: dict[str, str]) -> str:
+def _cell(ended: dict[str, dict[str, dict[str, str]]], variant: str) -> str:
+    texts = {release: _outcome(ends.get(variant)) for release, ends in ended.items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{release}: {text}" for release, text in texts.items())
+
+
+def _outcome(ended: dict[str, str] | None) -> str:
     """The outcome, and of an error its type: messages hold addresses and figures."""
+    if ended is None:
+        return "not run"
     kind = ended["error"].partition(":")[0]
     return f"{ended['outcome']}: {kind}" if ended["outcome"] == "failed" else ended["outcome"]
 
