@@ -183,7 +183,8 @@ def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) ->
     asked = requests(Path(plan.engine.model), load, plan.tokens)
     measured: dict[str, list[dict[str, Any]]] = {worker.setup.name: [] for worker in workers}
     for repeat in range(plan.repeats + 1):
-        for worker in workers:
+        # To and fro: whatever the one before leaves behind, each engine meets it as often.
+        for worker in workers if repeat % 2 else reversed(workers):
             if not (repeat and worker.setup.wrong_row):  # of a wrong row only the tokens matter
                 _say(f"{worker.setup.name} {load}: {repeat} of {plan.repeats}")
                 measured[worker.setup.name].append(worker.measure(asked))

@@ -44,6 +44,12 @@ def test_right_tokens_are_equal_and_a_wrong_row_is_seen(model: Path, order: list
     assert [r["right_requests"] for r in records(model) if r["setup"] == "stock"] == [1, 2]
 
 
+def test_turns_go_to_and_fro(model: Path) -> None:
+    done = serve(*options(model, "stock", "compact"), "--interleave")
+    turns = [line.split()[0] for line in done.stderr.splitlines() if " 1x100: " in line]
+    assert turns == ["compact", "stock", "stock", "compact", "compact", "stock"]
+
+
 def test_a_stopped_run_continues_with_what_it_lacks(model: Path) -> None:
     serve(*options(model, "stock", "compact"))
     content = json.loads((model / "out.json").read_text())

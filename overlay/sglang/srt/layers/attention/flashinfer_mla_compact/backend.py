@@ -1,9 +1,9 @@
 """The attention backend: sglang's FlashInfer MLA over a compact BF16 copy of the active FP8 rows.
 
-Upstream's backend stays in charge of metadata, plans, KV writes and kernels. Three things change:
-the indices of a planned wrapper are rewritten in place (`rows`), the KV pool hands out gathered
-and cast rows instead of itself (`gather`, `keys`), and what need not or can't go through the
-compact buffer reads FP8 rows directly (`direct`).
+Upstream's backend stays in charge of metadata, plans and kernels. Four things change: the indices
+of a planned wrapper are rewritten in place (`rows`), the KV pool hands out gathered and cast rows
+instead of itself (`gather`, `keys`), new rows are cast and written in one launch (`write`), and
+what need not or can't go through the compact buffer reads FP8 rows directly (`direct`).
 """
 
 from __future__ import annotations
