@@ -7,7 +7,7 @@ A point is HEADS:BATCHxTOKENS. Graphs of enough layers to read four times the L2
 turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
 a point measured again replaces the figures of the strategies that were measured again. A strategy
 that fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is the
-direct kernel with these fields of its Config, "-" for None and "w" for True.
+direct kernel with these fields of its Config, "-" for None; the kernel's name is the eighth.
 
 exit status: 0 done; 1 no strategy of some point ran, or the device stopped answering; 2 usage;
 124 out of time (--seconds), run the points that are missing again.

@@ -12,10 +12,12 @@ FOLDER = Path(__file__).resolve().parents[1] / "overlay" / Path(*PACKAGE.split("
 
 # The modules of the direct kernel, each after those that it imports.
 DIRECT = (
+    "direct_codecs",
     "direct_kernels",
     "direct_splits",
     "direct_gluon",
-    "direct_wgmma",
+    "direct_mma_tile",
+    "direct_mma",
     "direct_wgmma_wide",
     "direct_configs",
     "direct",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from bench.cases import NOPE, PAGE, SM_SCALE, WIDTH, Case
 from bench.overlay import DIRECT, load
 
 Attention = Callable[[torch.Tensor], torch.Tensor]
-FIELDS = {"-": None, "w": True}  # of a Config, beside whole numbers
+KERNELS = ("plain", "mma", "wgmma")
+FIELDS = {"-": None, **{name: name for name in KERNELS}}  # of a Config, beside whole numbers
 WORKSPACE_BYTES = 256 << 20
 SGLANG_SPLITS = 8  # sglang's default of --triton-attention-num-kv-splits
 
@@ -136,8 +137,8 @@ def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:
 
 
 def _portable(kernel: Any, heads: int) -> Any:
-    """As built for sm_120 (mma.sync, 99 KiB of shared memory), two blocks on a larger SM."""
-    return replace(kernel.configure((12, 0), heads), blocks=2)
+    """As built for sm_80 to sm_120: without wgmma. An H200 has as much shared memory as sm_100."""
+    return kernel.configure((10, 0), heads)
 
 
 def _native_fp8(case: Case) -> Attention:

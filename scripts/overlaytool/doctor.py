@@ -80,7 +80,7 @@ def examine(pin: Pin, executable: str, server: argparse.Namespace | None) -> Ite
     yield from _cuda(python, probe.driver_cuda())
     capability = gpus[0].capability if gpus else None
     support = serving.load_support()
-    yield from _strategy(support, server, capability)
+    yield from _strategy(support, server, capability, python)
     if server is not None:
         yield from _server(support, server, capability, pin.release)
 
@@ -180,7 +180,10 @@ def _cuda(python: probe.Interpreter | None, driver: str | None) -> Iterator[Line
 
 
 def _strategy(
-    support: ModuleType, server: argparse.Namespace | None, capability: str | None
+    support: ModuleType,
+    server: argparse.Namespace | None,
+    capability: str | None,
+    python: probe.Interpreter | None,
 ) -> Iterator[Line]:
     try:
         settings = support.read_settings(os.environ)
@@ -191,7 +194,10 @@ def _strategy(
     if settings.strategy == "stock":
         yield Line(NOTE, "strategy", f"stock, as {support.STRATEGY_VARIABLE} asks")
         return
-    yield Line(WELL, "strategy", _decode_strategy(support, settings, server, capability))
+    triton = python.versions.get("triton") if python else None
+    plain = triton is not None and _numbers(triton)[:2] < support.GLUON_TRITON
+    found = _decode_strategy(support, settings, server, capability, plain)
+    yield Line(WELL, "strategy", found)
 
 
 def _decode_strategy(
@@ -199,13 +205,14 @@ def _decode_strategy(
     settings: Any,
     server: argparse.Namespace | None,
     capability: str | None,
+    plain: bool,
 ) -> str:
     card = tuple(map(int, capability.split("."))) if capability else None
     most = support.capacity_rows(sys.maxsize, settings)
     named = server is not None and server.max_total_tokens
     rows = server.max_total_tokens + server.page_size if server is not None and named else most
     heads = serving.query_heads(server) if server is not None else None
-    name, why = support.decode_strategy(rows, settings, card, heads)
+    name, why = support.decode_strategy(rows, settings, card, heads, plain=plain)
     return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
 

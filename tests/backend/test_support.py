@@ -139,17 +139,15 @@ def test_settings_have_defaults() -> None:
     [
         ("auto", 1000, (9, 0), 128, "direct"),
         ("auto", 1000, (9, 0), None, "direct"),
-        ("auto", 1000, (12, 0), 8, "direct"),
-        ("auto", 1000, (12, 0), 32, "direct"),
-        ("auto", 1000, (12, 0), 64, "gather"),
+        ("auto", 1000, (12, 0), 64, "direct"),
+        ("auto", 1000, (12, 0), None, "direct"),
         ("auto", 1000, (8, 9), 16, "direct"),
         ("auto", 1000, (8, 6), 8, "gather"),
-        ("auto", 1000, (12, 0), None, "gather"),
         ("auto", 1000, None, 8, "gather"),
         ("auto", 1_000_000, (8, 0), 128, "direct"),
         ("gather", 1000, (9, 0), 8, "gather"),
         ("gather", 1_000_000, (9, 0), 8, "direct"),
-        ("direct", 1000, (12, 0), 64, "direct"),
+        ("direct", 1000, (8, 0), 64, "direct"),
     ],
 )
 def test_decode_gathers_only_where_the_buffer_holds_the_pool(
@@ -159,6 +157,16 @@ def test_decode_gathers_only_where_the_buffer_holds_the_pool(
     chosen, why = support.decode_strategy(pool_rows, settings, capability, heads)
     assert chosen == read
     assert why and "None" not in why
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (9, 0), (12, 0)])
+def test_with_the_plain_kernel_alone_many_heads_are_gathered(capability: tuple[int, int]) -> None:
+    heads = {8: "direct", 32: "direct", 64: "gather", None: "gather"}
+    for number, read in heads.items():
+        settings = support.Settings()
+        chosen, _ = support.decode_strategy(1000, settings, capability, number, plain=True)
+        assert chosen == read
+    assert support.decode_strategy(1000, settings, (8, 6), 8, plain=True)[0] == "gather"
 
 
 @pytest.mark.parametrize(

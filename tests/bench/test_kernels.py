@@ -89,8 +89,8 @@ def test_a_configuration_of_the_direct_kernel_is_a_strategy(
 
     monkeypatch.setattr(strategies, "_direct_module", lambda: SimpleNamespace(Config=config))
     with pytest.raises(LookupError):
-        strategies.parse("direct:16/64/8/3/-/1/64/w").prepare(Case(Spot.parse("8:2x100"), pools))
-    assert made == [(16, 64, 8, 3, None, 1, 64, True)]
+        strategies.parse("direct:16/64/8/3/-/1/64/mma").prepare(Case(Spot.parse("8:2x100"), pools))
+    assert made == [(16, 64, 8, 3, None, 1, 64, "mma")]
 
 
 @pytest.mark.parametrize("text", ["fa4", "direct:", "direct:16/x", "stock:16"])

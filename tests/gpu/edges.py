@@ -67,12 +67,10 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
 
 def direct_at_edges(pool: torch.Tensor) -> None:
     direct: Any = load(*DIRECT)
-    configs = [None, direct.configure((12, 0), 16)]
-    if direct.configure(torch.cuda.get_device_capability(), 16).wgmma:
-        configs += [
-            direct.Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
-            direct.Config(64, 64, 8, 1, None, 1, shortest=64, wgmma=True),
-        ]
+    card = torch.cuda.get_device_capability()
+    # Those of both heads that follow, of 64 rows, of a card with less shared memory, and the plain.
+    configs = [None, direct.configure(card, 64)]
+    configs += [direct.configure(other, 32) for other in ((12, 0), None)]
     for config, heads, lengths in product(configs, (16, 20), LENGTHS):
         requests = len(lengths)
         space = direct.make_workspace(heads, requests, DEVICE, config=config)

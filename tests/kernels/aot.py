@@ -22,6 +22,9 @@ OVERLAY = Path(__file__).parents[2] / "overlay"
 # Bytes of shared memory that one block may have: CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
 SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+# What the blocks of an SM share, each with 1 KiB that the system takes of it: one block may have
+# all but that.
+SHARED_RESERVED = 1024
 
 # What is counted in the PTX of a kernel.
 PATTERNS = {

@@ -8,7 +8,6 @@ import pytest
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact import direct, direct_configs
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
-    ALONE,
     Config,
     codec_of,
 )
@@ -23,13 +22,22 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::Depre
 TOLERANCE = 2e-4
 
 
-def test_hopper_without_gluon_is_treated_as_a_card_without_wgmma(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(direct_configs, "attend_splits_wgmma", None)
-    assert direct_configs.usable_capability((9, 0)) == (10, 0)
-    assert direct_configs.usable_capability((8, 9)) == (8, 9)
-    assert not direct_configs.configure((9, 0), 64).wgmma
+def test_only_hopper_has_a_kernel_for_more_than_32_rows() -> None:
+    cards = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)]
+    chosen = {card: direct_configs.configure(card, 64) for card in cards}
+    assert {card for card, config in chosen.items() if config.rows == 64} == {(9, 0)}
+    assert chosen[9, 0].kernel == "wgmma"
+    assert {direct_configs.configure(card, 20).kernel for card in cards} == {"mma"}
+
+
+def test_a_triton_without_gluon_runs_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mma", "wgmma"):
+        monkeypatch.delitem(direct_configs.KERNELS, name)
+    assert not direct_configs.builds_gluon()
+    for rows in (8, 32, 128):
+        configs = [direct_configs.configure(card, rows) for card in ((8, 9), (9, 0))]
+        assert [config.kernel for config in configs] == ["plain", "plain"]
+        assert configs[0].blocks < configs[1].blocks
 
 
 def run(
@@ -94,7 +102,8 @@ def test_splits_are_no_more_than_run_at_once_where_even_shares_would_be() -> Non
 
 
 def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALONE, 80, {16: Config(16, 32, 4, 3, None, 4, shortest=32)})
+    configs = [Config(16, 32, 4, 5, None, 1), Config(16, 32, 4, 3, None, 4, shortest=32)]
+    monkeypatch.setattr(direct, "configure", lambda card, rows, alone=False: configs[alone])
     step = make_step([300, 40], [1, 1], 16)
     workspace = direct.make_workspace(16, 2, torch.device("cpu"))
     direct.plan(workspace, step.offsets([300]))

@@ -11,6 +11,7 @@ import pytest
 from overlaytool import serving
 
 from tests.tool.conftest import SERVES, Doctor, Overlay
+from tests.tool.toy import Toy, install, uninstall
 
 NAME = "flashinfer_mla_compact"
 
@@ -101,11 +102,14 @@ def test_the_heads_of_a_rank_follow_the_parallel_sizes(
     assert serving.query_heads(serving.parse(arguments)) is None
 
 
-def test_the_heads_of_a_rank_decide_where_wgmma_is_missing(
-    doctor: Doctor, card: Callable[[str, str], None], tmp_path: Path
+def test_the_heads_of_a_rank_decide_where_triton_is_too_old_for_the_kernel(
+    toy: Toy, doctor: Doctor, card: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     card("12.0", "13.0")
     arguments = [*SERVES, "--model-path", config(tmp_path, num_attention_heads=64)]
+    assert doctor(*arguments)["strategy"]["found"].startswith("direct")
+    uninstall(toy, "triton")
+    install(toy, "triton", "3.5.1")
     assert doctor(*SERVES)["strategy"]["found"].startswith("gather")
     assert doctor(*arguments)["strategy"]["found"].startswith("gather")
     assert doctor(*arguments, "--tp-size", "8")["strategy"]["found"].startswith("direct")

@@ -16,7 +16,7 @@ import torch
 from sglang.srt.layers.attention.flashinfer_mla_backend import DecodeMetadata
 from sglang.srt.layers.attention.flashinfer_mla_compact import support
 from sglang.srt.layers.attention.flashinfer_mla_compact.context import get_buffer
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import usable_capability
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import builds_gluon
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wrapper import DirectWrapper
 from sglang.srt.layers.attention.flashinfer_mla_compact.facts import (
     metric_labels,
@@ -69,9 +69,11 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         settings = support.read_settings()
         capacity = support.capacity_rows(rows, settings)
         self._bounded = capacity < rows
-        capability = usable_capability(torch.cuda.get_device_capability(device))
+        card = torch.cuda.get_device_capability(device)
         heads = self.indices_updater_decode.num_local_heads
-        self.decode_strategy = support.decode_strategy(rows, settings, capability, heads)
+        self.decode_strategy = support.decode_strategy(
+            rows, settings, card, heads, plain=not builds_gluon()
+        )
         self._decodes_directly = self.decode_strategy[0] == "direct"
         self._reads_directly = False
         self._programs = grid_programs(device)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import triton
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
+    KERNELS,
     Config,
     codec_of,
     configure,
-    kernel_of,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_splits import (
     ITEM_FIELDS,
@@ -81,8 +81,8 @@ def make_workspace(
     """
     capability, processors = _card(device)
     rows = heads * (q_per_request or max_tokens)
-    alone = config or configure(capability or (8, 0), rows, alone=True)
-    config = config or configure(capability or (8, 0), rows)
+    alone = config or configure(capability, rows, alone=True)
+    config = config or configure(capability, rows)
     group = q_per_request or max(1, config.rows // heads)
     groups = max_tokens if q_per_request is None else triton.cdiv(max_tokens, group)
     waves = [_wave(one, group * heads, processors) for one in (config, alone)]
@@ -184,7 +184,7 @@ def attend(
         "GROUP": workspace.group,
         "WRITE_LSE": lse is not None,
     }
-    kernel_of(config)[(tiles, wave + groups)](
+    KERNELS[config.kernel][(tiles, wave + groups)](
         q_nope,
         q_rope,
         key_buffer.view(torch.uint8),

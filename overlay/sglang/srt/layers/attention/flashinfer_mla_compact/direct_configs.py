@@ -1,4 +1,4 @@
-"""How each card runs the direct attention: tiles, warps and decoders, by compute capability."""
+"""How each card runs the direct attention: kernels, tiles, warps and decoders, by capability."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels import attend_splits
 
+# By the name that a Config gives; all take the same arguments.
+KERNELS: dict[str, Any] = {"plain": attend_splits}
 try:
-    from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wgmma import attend_splits_wgmma
+    from sglang.srt.layers.attention.flashinfer_mla_compact.direct_mma import attend_splits_mma
     from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wgmma_wide import (
         attend_splits_wide,
     )
-except ImportError:  # a Triton without Gluon, or with another Gluon
-    attend_splits_wgmma = attend_splits_wide = None
+except ImportError:  # a Triton without Gluon, or with the Gluon of before 3.6
+    pass
+else:
+    KERNELS |= {"mma": attend_splits_mma, "wgmma": attend_splits_wide}
 
 
 @dataclass(frozen=True)
 class Config:
     """How one card runs one height of query tile.
 
-    rows, tokens: query rows and KV tokens of a tile. registers: most a thread may use, None for
-    no limit. blocks: programs that fit on an SM at once. shortest: fewest tokens of a split.
-    wgmma: run Hopper's own kernel, whose `stages` mean nothing.
+    rows, tokens: query rows and KV tokens of a tile. stages: tiles that are copied ahead, for the
+    plain kernel alone. registers: most a thread may use, None for no limit. blocks: programs that
+    fit on an SM at once. shortest: fewest tokens of a split. kernel: its name in KERNELS.
     """
 
     rows: int
@@ -33,63 +37,62 @@ class Config:
     registers: int | None
     blocks: int
     shortest: int = 128
-    wgmma: bool = False
+    kernel: str = "plain"
 
 
-# From what compiles without spills within each card's shared memory; see tests/kernels.
-# sm_86, sm_89 and sm_120 have 99 KiB: a tile of 64 rows would leave 16 tokens a tile.
-# sm_80 has 163 KiB and no e4m3 conversion: 64 tokens a tile hide the longer decode.
-# sm_90: Hopper's own kernel, the fastest of those timed on an H200 at every height.
-# sm_100 has no wgmma; its shared memory is that of sm_90.
-_SMALL = {
-    16: Config(16, 32, 4, 5, None, 1, shortest=32),
-    32: Config(32, 32, 4, 3, None, 1, shortest=32),
-}
-_LARGE = {
-    16: Config(16, 32, 4, 5, None, 2, shortest=32),
-    32: Config(32, 32, 4, 3, None, 2, shortest=32),
-}
+def _mma(rows: int, warps: int, blocks: int, registers: int | None = None) -> Config:
+    return Config(rows, 32, warps, 1, registers, blocks, shortest=32, kernel="mma")
+
+
+# sm_90: the fastest of those timed on an H200. The others: what of it their shared memory holds, of
+# which an SM of sm_90 and sm_100 has 228 KiB, one of sm_80 164 KiB and the others' 100 KiB. A block
+# of 32 rows that is alone on an SM has eight warps, as there is no other to hide its waits.
+_SMALL = {16: _mma(16, 4, 1), 32: _mma(32, 8, 1)}
+_LARGE = {16: _mma(16, 4, 3, registers=168), 32: _mma(32, 4, 2)}
 CONFIGS: dict[int, dict[int, Config]] = {
-    80: {16: Config(16, 64, 8, 3, None, 1), 32: Config(32, 64, 8, 3, None, 1)},
+    80: {16: _mma(16, 4, 2), 32: _mma(32, 8, 1)},
     86: _SMALL,
     89: _SMALL,
-    90: {
-        16: Config(16, 64, 4, 1, None, 2, shortest=64, wgmma=True),
-        32: Config(32, 128, 8, 1, None, 1, wgmma=True),
-        64: Config(64, 64, 8, 1, None, 1, shortest=64, wgmma=True),
-    },
+    90: {**_LARGE, 64: Config(64, 64, 8, 1, None, 1, shortest=64, kernel="wgmma")},
     100: _LARGE,
     120: _SMALL,
 }
 # What a batch of one request takes instead: tiles of 32 rows share the work among more programs.
-ALONE: dict[int, dict[int, Config]] = {90: {16: CONFIGS[90][16], 32: CONFIGS[90][32]}}
+ALONE: dict[int, dict[int, Config]] = {90: _LARGE}
+# Where this Triton can't build the others.
+PLAIN: dict[int, dict[int, Config]] = {
+    blocks: {
+        16: Config(16, 32, 4, 5, None, blocks, shortest=32),
+        32: Config(32, 32, 4, 3, None, blocks, shortest=32),
+    }
+    for blocks in (1, 2)
+}
 
 
-def usable_capability(capability: tuple[int, int]) -> tuple[int, int]:
-    """The capability to be treated as: Hopper's kernels need a Gluon that older Tritons lack."""
-    if capability == (9, 0) and attend_splits_wgmma is None:
-        return (10, 0)  # whose kernel needs no wgmma, and which has as much shared memory
-    return capability
+def builds_gluon() -> bool:
+    """Whether this Triton can build the kernels that CONFIGS asks for."""
+    return "mma" in KERNELS
 
 
-def configure(capability: tuple[int, int], rows: int, *, alone: bool = False) -> Config:
+def configure(capability: tuple[int, int] | None, rows: int, *, alone: bool = False) -> Config:
     """The configuration for `rows` query rows a request (heads times tokens).
 
-    alone: for a batch of one request. An unknown card takes the entry of the closest older one,
-    which needs nothing it lacks.
+    capability: None is Triton's interpreter, which runs the plain kernel alone. alone: for a batch
+    of one request. An unknown card takes the entry of the closest older one, which needs nothing
+    it lacks.
     """
-    major, minor = usable_capability(capability)
-    number = major * 10 + minor
-    card = max((known for known in CONFIGS if known <= number), default=86)
-    table = ALONE.get(card, CONFIGS[card]) if alone else CONFIGS[card]
+    table = _table(capability, alone)
     return next((table[height] for height in sorted(table) if height >= rows), table[max(table)])
 
 
-def kernel_of(config: Config) -> Any:
-    """The kernel that runs `config`; all take the same arguments."""
-    if not config.wgmma:
-        return attend_splits
-    return attend_splits_wide if config.rows == 64 else attend_splits_wgmma
+def _table(capability: tuple[int, int] | None, alone: bool) -> dict[int, Config]:
+    if capability is None:
+        return PLAIN[1]
+    major, minor = capability
+    card = max((known for known in CONFIGS if known <= major * 10 + minor), default=86)
+    if not builds_gluon():
+        return PLAIN[2 if card in (90, 100) else 1]
+    return ALONE.get(card, CONFIGS[card]) if alone else CONFIGS[card]
 
 
 def codec_of(dtype: torch.dtype, capability: tuple[int, int] | None) -> str:

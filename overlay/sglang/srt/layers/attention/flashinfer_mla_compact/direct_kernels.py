@@ -9,23 +9,11 @@ The probabilities keep eleven bits of mantissa, three more than in bfloat16.
 
 import triton
 import triton.language as tl
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_codecs import IN_ORDER
 
-# Triton moves a layout change across a conversion that it can see through, and then converts each
-# tile twice, byte by byte. It leaves assembly marked as impure where it stands.
-_E4M3_NATIVE = tl.constexpr(
-    "{ .reg .b16 low, high; mov.b32 {low, high}, $2;"
-    " cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high; }"
-)
-# The seven low bits of e4m3, read as float16, are the value divided by 2**8.
-_E4M3_BITS = tl.constexpr(
-    "{ .reg .b32 a, b, c, d, scale; mov.b32 scale, 0x5c005c00;"
-    " prmt.b32 a, $2, 0, 0x1404; prmt.b32 b, $2, 0, 0x3424;"
-    " shr.u32 c, a, 1; shr.u32 d, b, 1; and.b32 c, c, 0x3f803f80; and.b32 d, d, 0x3f803f80;"
-    " lop3.b32 a, a, 0x80008000, c, 0xea; lop3.b32 b, b, 0x80008000, d, 0xea;"
-    " mul.f16x2 $0, a, scale; mul.f16x2 $1, b, scale; }"
-)
-# e5m2 is the high byte of float16.
-_E5M2_BYTES = tl.constexpr("prmt.b32 $0, $2, 0, 0x1404; prmt.b32 $1, $2, 0, 0x3424;")
+_E4M3_NATIVE = tl.constexpr(IN_ORDER["e4m3"])
+_E4M3_BITS = tl.constexpr(IN_ORDER["e4m3_bits"])
+_E5M2_BYTES = tl.constexpr(IN_ORDER["e5m2"])
 
 
 @triton.jit
@@ -43,6 +31,8 @@ def _decode(raw, CODEC: tl.constexpr):
             if CODEC == "e5m2"
             else (_E4M3_BITS if CODEC == "e4m3_bits" else _E4M3_NATIVE)
         )
+        # Triton moves a layout change across a conversion that it can see through, and then
+        # converts each tile twice, byte by byte. Assembly marked as impure stays where it is.
         return tl.inline_asm_elementwise(
             ASSEMBLY, "=r,=r,r", [raw], tl.float16, is_pure=False, pack=4
         )

@@ -6,11 +6,9 @@ the columns of the values.
 """
 
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import (
-    decode,
     item_rows,
     lift_query,
     load_query,
-    load_raw,
     load_slots,
     power_of_two,
 )
@@ -24,6 +22,38 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 WARPS = gl.constexpr(8)
 GROUPS = gl.constexpr(2)  # of four warps
+# A word holds four codes; its float16 values leave one by one, which costs no instruction.
+_E4M3 = gl.constexpr(
+    "{ .reg .b16 low, high; .reg .b32 front, back; mov.b32 {low, high}, $4;"
+    " cvt.rn.f16x2.e4m3x2 front, low; cvt.rn.f16x2.e4m3x2 back, high;"
+    " mov.b32 {$0, $1}, front; mov.b32 {$2, $3}, back; }"
+)
+_E5M2 = gl.constexpr(
+    "{ .reg .b32 front, back; prmt.b32 front, $4, 0, 0x1404; prmt.b32 back, $4, 0, 0x3424;"
+    " mov.b32 {$0, $1}, front; mov.b32 {$2, $3}, back; }"
+)
+
+
+@gluon.jit
+def _decode(words, CODEC: gl.constexpr):
+    ASSEMBLY: gl.constexpr = _E5M2 if CODEC == "e5m2" else _E4M3
+    a, b, c, d = gl.inline_asm_elementwise(
+        ASSEMBLY,
+        "=h,=h,=h,=h,r",
+        [words],
+        (gl.float16, gl.float16, gl.float16, gl.float16),
+        is_pure=True,
+        pack=1,
+    )
+    halves = gl.join(gl.join(a, c), gl.join(b, d))
+    return gl.reshape(halves, (words.shape[0], 4 * words.shape[1]))
+
+
+@gluon.jit
+def _load_raw(pool, slot, pool_row, LAYOUT: gl.constexpr):
+    row = gl.convert_layout(slot, gl.SliceLayout(1, LAYOUT)).to(gl.int64) * pool_row
+    word = gl.arange(0, LAYOUT.shape[1], gl.SliceLayout(0, LAYOUT))
+    return gl.load(pool + row[:, None] + word[None, :])
 
 
 @gluon.constexpr_function
@@ -120,19 +150,18 @@ def attend_splits_wide(
     pool = pool.to(gl.pointer_type(gl.int32))
     pool_row = pool_row // 4
     slot = load_slots(slots, begin, end - 1, TOKENS, RAW)
-    raw = load_raw(pool, slot, pool_row, RAW)
-    rope_raw = load_raw(pool + 128, slot, pool_row, ROPE_RAW)
+    raw = _load_raw(pool, slot, pool_row, RAW)
+    rope_raw = _load_raw(pool + 128, slot, pool_row, ROPE_RAW)
     slot = load_slots(slots, begin + TOKENS, end - 1, TOKENS, RAW)
 
     nope = gl.allocate_shared_memory(gl.float16, [ROWS, 512], HALVES)
     rope = gl.allocate_shared_memory(gl.float16, [ROWS, 64], HALVES)
-    exponent = lift_query(
+    nope_query, rope_query, exponent = lift_query(
         load_query(q_nope, nope_token, nope_head, item, tile, HEADS, ROWS, 512, NOPE_QUERY),
         load_query(q_rope, rope_token, rope_head, item, tile, HEADS, ROWS, 64, ROPE_QUERY),
-        nope,
-        rope,
-        False,
     )
+    nope.store(nope_query)
+    rope.store(rope_query)
     row_scale = gl.convert_layout(scale * power_of_two(-exponent), HEAD)
     keys = gl.allocate_shared_memory(gl.float16, [TOKENS, 512], HALVES)
     rope_keys = gl.allocate_shared_memory(gl.float16, [TOKENS, 64], HALVES)
@@ -145,8 +174,8 @@ def attend_splits_wide(
     total = _sum_in_threads(gl.zeros([ROWS, TOKENS], gl.float32, SCORE))
     SUMS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, total.type.layout))
     for start in range(begin, end, TOKENS):
-        keys.store(decode(raw, CODEC))
-        rope_keys.store(decode(rope_raw, CODEC))
+        keys.store(_decode(raw, CODEC))
+        rope_keys.store(_decode(rope_raw, CODEC))
         fence_async_shared()
         score = gl.zeros([ROWS, TOKENS], gl.float32, SCORE)
         score = warpgroup_mma(nope, keys.permute((1, 0)), score, use_acc=False, is_async=True)
@@ -165,8 +194,8 @@ def attend_splits_wide(
         weights.store(weight.to(gl.float16))
         fence_async_shared()
         # Not before the fence, which waits for loads that are under way.
-        raw = load_raw(pool, slot, pool_row, RAW)
-        rope_raw = load_raw(pool + 128, slot, pool_row, ROPE_RAW)
+        raw = _load_raw(pool, slot, pool_row, RAW)
+        rope_raw = _load_raw(pool + 128, slot, pool_row, ROPE_RAW)
         slot = load_slots(slots, start + 2 * TOKENS, end - 1, TOKENS, RAW)
         acc = acc * gl.convert_layout(decay, VALUE_HEAD, assert_trivial=True)[:, None]
         acc = warpgroup_mma(weights, keys, acc, is_async=True)

@@ -35,10 +35,14 @@ _WITHOUT_WGMMA = (
     "wgmma and run on an H200"
 )
 DIRECT_HEADS: dict[tuple[int, int], tuple[int | None, str]] = {
-    (8, 9): (32, _WITHOUT_WGMMA),
+    (8, 9): (None, _WITHOUT_WGMMA),
     (9, 0): (None, "faster than gather at every load of bench/results/kernels.json, on an H200"),
-    (10, 0): (32, _WITHOUT_WGMMA),
+    (10, 0): (None, _WITHOUT_WGMMA),
 }
+# The same for the kernel in plain Triton, which takes the place of the others where the installed
+# Triton is older than GLUON_TRITON.
+PLAIN_HEADS = (32, "faster than gather where it was timed, in plain Triton on an H200")
+GLUON_TRITON = (3, 6)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,8 @@ def decode_strategy(
     settings: Settings,
     capability: tuple[int, int] | None,
     heads: int | None,
+    *,
+    plain: bool = False,
 ) -> tuple[str, str]:
     """How decode reads its keys, "gather" or "direct", and why.
 
@@ -126,6 +132,7 @@ def decode_strategy(
         settings: the operator's choices.
         capability: the device's compute capability, None where it is not known.
         heads: query heads of a rank, None where they are not known.
+        plain: direct reading has only its kernel in plain Triton.
     """
     capacity = capacity_rows(pool_rows, settings)
     if capacity < pool_rows:
@@ -133,16 +140,18 @@ def decode_strategy(
         return "direct", f"the compact buffer holds {capacity} of the pool's {pool_rows} rows"
     if settings.strategy != "auto":
         return settings.strategy, f"{STRATEGY_VARIABLE}={settings.strategy}"
-    return _measured_strategy(capability, heads)
+    return _measured_strategy(capability, heads, plain)
 
 
-def _measured_strategy(capability: tuple[int, int] | None, heads: int | None) -> tuple[str, str]:
+def _measured_strategy(
+    capability: tuple[int, int] | None, heads: int | None, plain: bool
+) -> tuple[str, str]:
     if capability is None:
         return "gather", "as on a card that is not measured; none is seen here"
     known = [card for card in DIRECT_HEADS if card <= capability]
     if not known:
         return "gather", "direct reading is not measured on this card; gather equals stock's bits"
-    most, measured = DIRECT_HEADS[max(known)]
+    most, measured = PLAIN_HEADS if plain else DIRECT_HEADS[max(known)]
     if most is None:
         return "direct", measured
     if heads is None:
