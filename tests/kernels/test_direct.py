@@ -222,6 +222,16 @@ def test_wrong_shapes_are_refused_in_one_sentence() -> None:
     out = torch.empty(1, 8, 512, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="8 heads exceed a workspace for 1 tokens of 16"):
         direct.attend(*step.operands, workspace, sm_scale=1.0, out=out)
+    narrow = torch.zeros(8, 1, 584, dtype=torch.float8_e4m3fn)[..., :576]
+    with pytest.raises(ValueError, match="584 bytes apart"):
+        direct.attend(
+            *step.operands[:2],
+            narrow,
+            step.slots,
+            direct.make_workspace(8, 1, torch.device("cpu")),
+            sm_scale=1.0,
+            out=out,
+        )
     with pytest.raises(ValueError, match="qo_indptr is given"):
         direct.plan(workspace, step.offsets([4]), step.offsets([1]))
     with pytest.raises(ValueError, match=r"the pool holds torch\.uint8"):

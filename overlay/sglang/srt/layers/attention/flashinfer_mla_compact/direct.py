@@ -167,7 +167,7 @@ def attend(
 
     q_nope: bfloat16 or float16 [tokens, heads, 512] and q_rope [tokens, heads, 64], last
     dimension dense, other strides free. key_buffer: float8_e4m3fn or float8_e5m2
-    [rows, 1, 576], unscaled, rows a multiple of 4 bytes apart. slots: int32, row numbers in the
+    [rows, 1, 576], unscaled, rows a multiple of 16 bytes apart. slots: int32, row numbers in the
     order of kv_indptr. out: like q_nope. lse: float32 [tokens, heads], contiguous, in base 2 as
     FlashInfer gives it; -inf where a token sees no KV, and `out` is 0 there.
 
@@ -255,8 +255,8 @@ def _check(
             f"rows are {widths} wide; the direct kernel takes (512, 64, 576, 512) only: "
             "use another attention backend for this model"
         )
-    if key_buffer.stride(0) % 4:
+    if key_buffer.stride(0) % 16:
         raise ValueError(
-            f"rows of the pool lie {key_buffer.stride(0)} bytes apart; the direct kernel reads "
-            "words of four: lay them out a multiple of 4 bytes apart"
+            f"rows of the pool lie {key_buffer.stride(0)} bytes apart; the direct kernel reads 16 "
+            "bytes at once: lay them out a multiple of 16 bytes apart"
         )

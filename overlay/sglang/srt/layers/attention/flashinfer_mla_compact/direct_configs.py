@@ -40,17 +40,16 @@ class Config:
     kernel: str = "plain"
 
 
-def _mma(rows: int, warps: int, blocks: int, registers: int | None = None) -> Config:
-    return Config(rows, 32, warps, 1, registers, blocks, shortest=32, kernel="mma")
+def _mma(rows: int, blocks: int) -> Config:
+    return Config(rows, 32, 4, 1, None, blocks, shortest=32, kernel="mma")
 
 
 # sm_90: the fastest of those timed on an H200. The others: what of it their shared memory holds, of
-# which an SM of sm_90 and sm_100 has 228 KiB, one of sm_80 164 KiB and the others' 100 KiB. A block
-# of 32 rows that is alone on an SM has eight warps, as there is no other to hide its waits.
-_SMALL = {16: _mma(16, 4, 1), 32: _mma(32, 8, 1)}
-_LARGE = {16: _mma(16, 4, 3, registers=168), 32: _mma(32, 4, 2)}
+# which an SM of sm_90 and sm_100 has 228 KiB, one of sm_80 164 KiB and the others' 100 KiB.
+_SMALL = {16: _mma(16, 1), 32: _mma(32, 1)}
+_LARGE = {16: _mma(16, 2), 32: _mma(32, 2)}
 CONFIGS: dict[int, dict[int, Config]] = {
-    80: {16: _mma(16, 4, 2), 32: _mma(32, 8, 1)},
+    80: {16: _mma(16, 2), 32: _mma(32, 1)},
     86: _SMALL,
     89: _SMALL,
     90: {**_LARGE, 64: Config(64, 64, 8, 1, None, 1, shortest=64, kernel="wgmma")},

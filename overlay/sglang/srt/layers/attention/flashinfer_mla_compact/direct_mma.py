@@ -1,10 +1,10 @@
 """The attention kernel of the direct path on mma.sync, up to 32 query rows: same arguments and
 numbers as `direct_kernels.attend_splits`.
 
-Rows stay FP8 in shared memory. Four groups of warps split the 576 columns of the scores, so that
-each keeps its share of the queries in registers and reads its share of a tile once; their partial
-scores are summed through shared memory. For the values each warp owns some of the 512 columns. A
-tile is read as pairs of codes both times: as it lies for the scores, transposed for the values.
+Rows stay FP8 in shared memory. Four warps split the 576 columns of the scores, so that each reads
+its share of the queries and of a tile once; their partial scores are summed through shared memory.
+For the values each warp owns a quarter of the 512 columns. A tile of 32 tokens is read as pairs of
+codes both times: as it lies for the scores, transposed for the values.
 Gluon kernels can't run under Triton's interpreter: this one is tested on the GPU only.
 """
 
@@ -16,20 +16,20 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import (
     power_of_two,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_mma_tile import (
-    PARTS,
+    WARPS,
     add_values,
     by_part,
     copy_rows,
+    copy_slots,
     operand_order,
-    score_tile,
+    parts_layout,
+    score,
     sum_in_threads,
-    sums_layout,
     swizzled,
     weigh,
 )
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language import num_warps
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 _STAGES = gl.constexpr(3)
@@ -63,15 +63,16 @@ def attend_splits_mma(
     WRITE_LSE: gl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
-    WARPS: gl.constexpr = num_warps()
-    SCORE: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, WARPS // 4, 1], [1, 16, 8])
+    gl.static_assert(TOKENS == 32)
+    SCORE: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     VALUE: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SCORE, 2)
-    SUMS: gl.constexpr = sums_layout(ROWS, TOKENS, WARPS)
-    HEAD: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(0, SUMS))
+    PARTS: gl.constexpr = parts_layout(ROWS)
+    HEAD: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(0, PARTS))
     COPY: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     ROPE_COPY: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [WARPS, 1], [1, 0])
     ROPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
 
     tile = gl.program_id(0)
     index = gl.program_id(1)
@@ -82,43 +83,48 @@ def attend_splits_mma(
     if (index >= count) | (begin >= end):
         return
     slots += gl.load(item + 2)
-    # As pairs of codes; rows lie a multiple of two pairs apart, which a copy has to know.
+    # As pairs of codes.
     pool = pool.to(gl.pointer_type(gl.int16))
-    pool_row = pool_row // 4 * 2
-    tiles = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, 256], swizzled(512, 16, 2))
-    ropes = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, 32], swizzled(64, 16, 2))
+    pool_row = pool_row // 2
+    tiles = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, 256], swizzled(512, 2))
+    ropes = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, 32], swizzled(64, 2))
+    later_slots = gl.allocate_shared_memory(gl.int32, [_STAGES, TOKENS], FLAT)
     for stage in gl.static_range(_STAGES):
         first = begin + stage * TOKENS
-        if first < end:
-            slot = load_slots(slots, first, end - 1, TOKENS, COPY)
-            rope_slot = load_slots(slots, first, end - 1, TOKENS, ROPE_COPY)
-            copy_rows(tiles.index(stage), pool, slot, pool_row, COPY)
-            copy_rows(ropes.index(stage), pool + 256, rope_slot, pool_row, ROPE_COPY)
+        slot = load_slots(slots, first, end - 1, TOKENS, COPY)
+        rope_slot = load_slots(slots, first, end - 1, TOKENS, ROPE_COPY)
+        copy_rows(tiles.index(stage), pool, slot, pool_row, first < end, COPY)
+        copy_rows(ropes.index(stage), pool + 256, rope_slot, pool_row, first < end, ROPE_COPY)
+        if stage > 0:
+            copy_slots(later_slots.index(stage), slots, begin + (2 + stage) * TOKENS, end - 1)
         async_copy.commit_group()
-    slot = load_slots(slots, begin + _STAGES * TOKENS, end - 1, TOKENS, COPY)
-    rope_slot = load_slots(slots, begin + _STAGES * TOKENS, end - 1, TOKENS, ROPE_COPY)
 
     nope, rope, exponent = lift_query(
         load_query(q_nope, nope_token, nope_head, item, tile, HEADS, ROWS, 512, COPY),
         load_query(q_rope, rope_token, rope_head, item, tile, HEADS, ROWS, 64, ROPE_QUERY),
     )
     row_scale = gl.convert_layout(scale * power_of_two(-exponent), HEAD)
-    nopes = gl.allocate_shared_memory(gl.float16, [ROWS, 512], swizzled(1024, 16, 2))
+    nopes = gl.allocate_shared_memory(gl.float16, [ROWS, 512], swizzled(1024, 2))
     nopes.store(operand_order(nope))
     parts = by_part(nopes)
     q0 = parts.slice(0, 32, 2).load(LEFT)
     q1 = parts.slice(32, 32, 2).load(LEFT)
     q2 = parts.slice(64, 32, 2).load(LEFT)
     q3 = parts.slice(96, 32, 2).load(LEFT)
-    # These stay in shared memory, as there are no registers left for them.
-    q_ropes = gl.allocate_shared_memory(gl.float16, [ROWS, 64], swizzled(128, 16, 2))
+    # Most go back: with all in registers, too few are left to keep the products under way.
+    query = gl.allocate_shared_memory(gl.float16, [3, WARPS, ROWS, 32], swizzled(64, 2, 3))
+    query.index(0).store(q1)
+    query.index(1).store(q2)
+    query.index(2).store(q3)
+    q_ropes = gl.allocate_shared_memory(gl.float16, [ROWS, 64], swizzled(128, 2))
     q_ropes.store(operand_order(rope))
+    q4 = by_part(q_ropes).load(LEFT)
 
     exchange = gl.allocate_shared_memory(
-        gl.float32, [PARTS, ROWS, TOKENS], swizzled(4 * TOKENS, 32, 4, 3)
+        gl.float32, [WARPS, ROWS, TOKENS], swizzled(128, 4, 3, vector=32)
     )
-    weights = gl.allocate_shared_memory(gl.float16, [ROWS, TOKENS], swizzled(2 * TOKENS, 16, 2))
-    decays = gl.allocate_shared_memory(gl.float32, [ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    weights = gl.allocate_shared_memory(gl.float16, [ROWS, TOKENS], swizzled(64, 2))
+    decays = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
     if GROUP == 1:
         limit = end
     else:
@@ -127,32 +133,32 @@ def attend_splits_mma(
     even = gl.zeros([ROWS, 256], gl.float32, VALUE)
     odd = gl.zeros([ROWS, 256], gl.float32, VALUE)
     top = gl.full([ROWS], float("-inf"), gl.float32, HEAD)
-    total = sum_in_threads(gl.zeros([ROWS, TOKENS], gl.float32, gl.SliceLayout(0, SUMS)))
+    total = sum_in_threads(gl.zeros([ROWS, TOKENS], gl.float32, gl.SliceLayout(0, PARTS)))
     async_copy.wait_group(_STAGES - 1)
-    score_tile(exchange, tiles.index(0), ropes.index(0), q0, q1, q2, q3, q_ropes, CODEC)
-    top, total = weigh(exchange, weights, decays, top, total, row_scale, begin, limit, SUMS)
+    exchange.store(score(tiles.index(0), ropes.index(0), q0, query, q4, CODEC))
+    parts = exchange.load(PARTS)
+    top, total = weigh(parts, weights, decays, top, total, row_scale, begin, limit)
     stage = 0
-    for start in range(begin, end, TOKENS):
+    for start in range(begin, end - TOKENS, TOKENS):
         # The next tile's scores go before this one's values: two barriers a tile are enough.
         async_copy.wait_group(_STAGES - 2)
+        raised = gl.min(decays.load(gl.SliceLayout(1, VALUE)), 0) < 1.0
+        copy_slots(later_slots.index(stage), slots, start + (_STAGES + 2) * TOKENS, end - 1)
         following = stage + 1 if stage + 1 < _STAGES else 0
-        after = start + TOKENS
-        if after < end:
-            keys, rope_keys = tiles.index(following), ropes.index(following)
-            score_tile(exchange, keys, rope_keys, q0, q1, q2, q3, q_ropes, CODEC)
-        even, odd = add_values(tiles.index(stage), weights, decays, even, odd, CODEC)
-        if after < end:
-            top, total = weigh(exchange, weights, decays, top, total, row_scale, after, limit, SUMS)
-            if start + _STAGES * TOKENS < end:
-                copy_rows(tiles.index(stage), pool, slot, pool_row, COPY)
-                copy_rows(ropes.index(stage), pool + 256, rope_slot, pool_row, ROPE_COPY)
-                ahead = after + _STAGES * TOKENS
-                slot = load_slots(slots, ahead, end - 1, TOKENS, COPY)
-                rope_slot = load_slots(slots, ahead, end - 1, TOKENS, ROPE_COPY)
+        exchange.store(score(tiles.index(following), ropes.index(following), q0, query, q4, CODEC))
+        even, odd = add_values(tiles.index(stage), weights, decays, raised, even, odd, CODEC)
+        parts = exchange.load(PARTS)
+        top, total = weigh(parts, weights, decays, top, total, row_scale, start + TOKENS, limit)
+        live = start + _STAGES * TOKENS < end
+        slot = later_slots.index(following).load(gl.SliceLayout(1, COPY))
+        rope_slot = later_slots.index(following).load(gl.SliceLayout(1, ROPE_COPY))
+        copy_rows(tiles.index(stage), pool, slot, pool_row, live, COPY)
+        copy_rows(ropes.index(stage), pool + 256, rope_slot, pool_row, live, ROPE_COPY)
         async_copy.commit_group()
         stage = following
+    even, odd = add_values(tiles.index(stage), weights, decays, True, even, odd, CODEC)
 
-    sums = gl.convert_layout(gl.sum(total, 1), HEAD)
+    sums = gl.convert_layout(gl.sum(gl.sum(total, 2), 1), HEAD)
     share = gl.convert_layout(gl.where(sums == 0.0, 0.0, 1.0 / sums), gl.SliceLayout(1, VALUE))
     row_lse = top + gl.log2(sums)
     result = gl.reshape(gl.join(even * share[:, None], odd * share[:, None]), (ROWS, 512))

@@ -3,12 +3,11 @@
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_codecs import EVEN_ODD, IN_ORDER
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language import num_warps  # not in the Gluon of Triton 3.5
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 # Triton 3.9 knows the copy under the first name only, Triton 3.6 under the second.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-PARTS = gl.constexpr(4)  # of the columns, as the scores are shared out among warps
+WARPS = gl.constexpr(4)
 
 
 @gluon.constexpr_function
@@ -22,45 +21,42 @@ def _values_assembly(codec):
 
 
 @gluon.constexpr_function
-def _bits(count):
-    return range(count.bit_length() - 1)
-
-
-@gluon.constexpr_function
-def _keys_layout(pairs, tokens, warps):
+def _keys_layout(pairs):
     # Four lanes hold eight pairs of a token: 16 columns, which a step of the product takes.
     return gl.DistributedLinearLayout(
-        reg_bases=[
-            [0, 1, 0],
-            *([0, 8 << bit, 0] for bit in _bits(pairs // 8)),
-            *([0, 0, 8 << bit] for bit in _bits(tokens // 8)),
-        ],
+        reg_bases=[[0, 1, 0], *([[0, 8, 0]] if pairs == 16 else []), [0, 0, 8], [0, 0, 16]],
         lane_bases=[[0, 2, 0], [0, 4, 0], [0, 0, 1], [0, 0, 2], [0, 0, 4]],
-        warp_bases=[*([0, 0, 0] for _ in _bits(warps // 4)), [1, 0, 0], [2, 0, 0]],
+        warp_bases=[[1, 0, 0], [2, 0, 0]],
         block_bases=[],
-        shape=[4, pairs, tokens],
+        shape=[4, pairs, 32],
     )
 
 
 @gluon.constexpr_function
-def sums_layout(rows, tokens, warps):
-    # A thread adds up the parts of four tokens of a row; a row lies within a warp.
-    lanes = [[0, 0, 4 << bit] for bit in _bits(tokens // 4)]
-    spread = [[0, 1 << bit, 0] for bit in _bits(rows)]
-    ours = 5 - len(lanes)
-    theirs = ours + len(_bits(warps))
+def parts_layout(rows):
+    # A thread holds all parts of the scores that it adds up, of eight tokens where there are
+    # enough. Rows that differ by two lie in other banks, those that differ by one do not.
+    half = [[0, 0, 16]]
+    wide = rows == 32
     return gl.DistributedLinearLayout(
-        reg_bases=[[0, 0, 1], [0, 0, 2], *spread[theirs:], [1, 0, 0], [2, 0, 0]],
-        lane_bases=[*lanes, *spread[:ours]],
-        warp_bases=spread[ours:theirs],
+        reg_bases=[[0, 0, 1], [0, 0, 2], *(half if wide else []), [1, 0, 0], [2, 0, 0]],
+        lane_bases=[
+            [0, 0, 4],
+            [0, 0, 8],
+            *([] if wide else half),
+            [0, 2, 0],
+            [0, 1, 0],
+            *([[0, 4, 0]] if wide else []),
+        ],
+        warp_bases=[[0, rows // 4, 0], [0, rows // 2, 0]],
         block_bases=[],
-        shape=[4, rows, tokens],
+        shape=[4, rows, 32],
     )
 
 
 @gluon.constexpr_function
-def swizzled(row_bytes, vector, dtype_bytes, rank=2):
-    # Eight rows of the same 16 (or 32) bytes lie in different banks.
+def swizzled(row_bytes, dtype_bytes, rank=2, vector=16):
+    # The same `vector` bytes of neighbouring rows lie in different banks.
     return gl.SwizzledSharedLayout(
         vector // dtype_bytes,
         max(128 // row_bytes, 1),
@@ -71,9 +67,9 @@ def swizzled(row_bytes, vector, dtype_bytes, rank=2):
 
 @gluon.jit
 def by_part(smem):
-    """[rows, PARTS * columns] seen as [PARTS, rows, columns]."""
-    COLUMNS: gl.constexpr = smem.shape[1] // PARTS
-    return smem.reshape((smem.shape[0], PARTS, COLUMNS)).permute((1, 0, 2))
+    """[rows, WARPS * columns] seen as [WARPS, rows, columns]."""
+    COLUMNS: gl.constexpr = smem.shape[1] // WARPS
+    return smem.reshape((smem.shape[0], WARPS, COLUMNS)).permute((1, 0, 2))
 
 
 @gluon.jit
@@ -86,15 +82,27 @@ def operand_order(halves):
 
 
 @gluon.jit
-def copy_rows(smem, pool, slot, pool_row, LAYOUT: gl.constexpr):
+def copy_slots(smem, slots, first, last):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    position = first + gl.arange(0, smem.shape[0], LAYOUT)
+    _async_load(smem, slots + gl.minimum(position, last))
+
+
+@gluon.jit
+def copy_rows(smem, pool, slot, pool_row, live, LAYOUT: gl.constexpr):
     column = gl.arange(0, smem.shape[1], gl.SliceLayout(0, LAYOUT))
-    row = pool + (slot.to(gl.int64) * pool_row)[:, None]
-    _async_load(smem, row + column[None, :])
+    # The compiler takes the product for one of 64 bits by 64, where its hoisting has hidden that
+    # both are 32 bits wide; rows lie a multiple of 16 bytes apart.
+    row = gl.inline_asm_elementwise(
+        "mul.wide.s32 $0, $1, $2;", "=l,r,r", [slot, pool_row], gl.int64, is_pure=True, pack=1
+    )
+    row = pool + gl.multiple_of(row, 8)[:, None]
+    _async_load(smem, row + column[None, :], mask=(column >= 0)[None, :] & live)
 
 
 @gluon.jit
 def _decode_keys(pairs, CODEC: gl.constexpr, LAYOUT: gl.constexpr):
-    """[PARTS, pairs, tokens] as operand [PARTS, columns, tokens], ordered as the queries are."""
+    """[WARPS, pairs, tokens] as operand [WARPS, columns, tokens], ordered as the queries are."""
     PAIRS: gl.constexpr = pairs.shape[1]
     TOKENS: gl.constexpr = pairs.shape[2]
     front, back = gl.inline_asm_elementwise(
@@ -105,92 +113,66 @@ def _decode_keys(pairs, CODEC: gl.constexpr, LAYOUT: gl.constexpr):
         is_pure=True,
         pack=2,
     )
-    halves = gl.reshape(gl.join(front, back), (PARTS, PAIRS // 8, 8, TOKENS, 2))
-    keys = gl.reshape(gl.permute(halves, (0, 1, 4, 2, 3)), (PARTS, 2 * PAIRS, TOKENS))
+    halves = gl.reshape(gl.join(front, back), (WARPS, PAIRS // 8, 8, TOKENS, 2))
+    keys = gl.reshape(gl.permute(halves, (0, 1, 4, 2, 3)), (WARPS, 2 * PAIRS, TOKENS))
     return gl.convert_layout(keys, LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
-def _score(pairs, rope_pairs, q0, q1, q2, q3, q_rope, CODEC: gl.constexpr):
-    """Partial scores [PARTS, rows, tokens] of pairs [PARTS, pairs, tokens]."""
-    SCORE: gl.constexpr = q0.type.layout.parent
+def score(tile, rope_tile, first_query, queries, rope_query, CODEC: gl.constexpr):
+    """Partial scores [WARPS, rows, tokens] of a tile; `queries` lie in shared memory."""
+    LEFT: gl.constexpr = first_query.type.layout
+    SCORE: gl.constexpr = LEFT.parent
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, SCORE, 2)
-    ROWS: gl.constexpr = q0.shape[1]
-    TOKENS: gl.constexpr = pairs.shape[2]
-    NOPE_STEP: gl.constexpr = _keys_layout(16, TOKENS, num_warps())
-    ROPE_STEP: gl.constexpr = _keys_layout(8, TOKENS, num_warps())
-    score = gl.zeros([PARTS, ROWS, TOKENS], gl.float32, SCORE)
-    for step in gl.static_range(4):
-        if step == 0:
-            query = q0
-        elif step == 1:
-            query = q1
-        elif step == 2:
-            query = q2
-        else:
-            query = q3
-        keys = _decode_keys(pairs.slice(16 * step, 16, 1).load(NOPE_STEP), CODEC, RIGHT)
-        score = mma_v2(query, keys, score)
-    keys = _decode_keys(rope_pairs.load(ROPE_STEP), CODEC, RIGHT)
-    return mma_v2(by_part(q_rope).load(q0.type.layout), keys, score)
-
-
-@gluon.jit
-def score_tile(exchange, tile, rope_tile, q0, q1, q2, q3, q_rope, CODEC: gl.constexpr):
-    """Store the partial scores of a tile; `q_rope` lies in shared memory."""
-    # Four sums of a warp are under way at once, enough to hide a product's latency.
-    STEP: gl.constexpr = 128 * num_warps() // q0.shape[1]
-    TOKENS: gl.constexpr = tile.shape[0]
     pairs = by_part(tile).permute((0, 2, 1))
-    rope_pairs = by_part(rope_tile).permute((0, 2, 1))
-    for first in gl.static_range(0, TOKENS, STEP):
-        score = _score(
-            pairs.slice(first, STEP, 2),
-            rope_pairs.slice(first, STEP, 2),
-            q0,
-            q1,
-            q2,
-            q3,
-            q_rope,
-            CODEC,
-        )
-        exchange.slice(first, STEP, 2).store(score)
+    TOKENS: gl.constexpr = tile.shape[0]
+    total = gl.zeros([WARPS, first_query.shape[1], TOKENS], gl.float32, SCORE)
+    for step in gl.static_range(4):
+        query = first_query
+        if step > 0:
+            query = queries.index(step - 1).load(LEFT)
+        words = pairs.slice(16 * step, 16, 1).load(_keys_layout(16))
+        total = mma_v2(query, _decode_keys(words, CODEC, RIGHT), total)
+    words = by_part(rope_tile).permute((0, 2, 1)).load(_keys_layout(8))
+    return mma_v2(rope_query, _decode_keys(words, CODEC, RIGHT), total)
 
 
 @gluon.jit
 def sum_in_threads(weight):
-    return gl.sum(gl.reshape(weight, (weight.shape[0], weight.shape[1] // 4, 4)), 2)
+    """Sums of four tokens, [rows, 2, 4]: no exchange within the loop."""
+    return gl.sum(gl.reshape(weight, (weight.shape[0], 2, 4, 4)), 3)
 
 
 @gluon.jit
-def weigh(exchange, weights, decays, top, total, row_scale, start, limit, SUMS: gl.constexpr):
+def weigh(parts, weights, decays, top, total, row_scale, start, limit):
     """Store the weights of a tile and the factors of what was added before; returns top, total."""
-    score = gl.sum(exchange.load(SUMS), 0) * row_scale[:, None]
+    score = gl.sum(parts, 0)
     position = start + gl.arange(0, score.shape[1], gl.SliceLayout(0, score.type.layout))
     score = gl.where(position[None, :] < limit, score, float("-inf"))
     # Float16 holds weights of up to 2**8 as well as those of up to 1: few tiles raise the top.
-    new_top = gl.max(score, 1)
+    new_top = gl.max(score, 1) * row_scale
     new_top = gl.where(new_top > top + 8.0, new_top, top)
     # A token of a group may see nothing of a tile: -inf - -inf would be NaN.
     shift = gl.where(new_top == float("-inf"), 0.0, new_top)
     decay = gl.exp2(top - shift)
-    weight = gl.exp2(score - shift[:, None])
+    weight = gl.exp2(score * row_scale[:, None] - shift[:, None])
     weights.store(weight.to(gl.float16))
     decays.store(decay)
-    decay = gl.convert_layout(decay, gl.SliceLayout(1, total.type.layout), assert_trivial=True)
-    return new_top, total * decay[:, None] + sum_in_threads(weight)
+    SUMS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, total.type.layout))
+    decay = gl.convert_layout(decay, SUMS, assert_trivial=True)
+    return new_top, total * decay[:, None, None] + sum_in_threads(weight)
 
 
 @gluon.jit
-def add_values(tile, weights, decays, even, odd, CODEC: gl.constexpr):
+def add_values(tile, weights, decays, raised, even, odd, CODEC: gl.constexpr):
     """Add a tile's weighted values to the sums of even and of odd columns."""
     VALUE: gl.constexpr = even.type.layout
     LEFT: gl.constexpr = gl.DotOperandLayout(0, VALUE, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, VALUE, 2)
-    decay = decays.load(gl.SliceLayout(1, VALUE))
-    if gl.min(decay, 0) < 1.0:
-        even *= decay[:, None]
-        odd *= decay[:, None]
+    if raised:
+        decay = decays.load(gl.SliceLayout(1, VALUE))[:, None]
+        even *= decay
+        odd *= decay
     TOKENS: gl.constexpr = tile.shape[0]
     for first in gl.static_range(0, TOKENS, 16):
         pairs = tile.slice(first, 16, 0).load(RIGHT)
