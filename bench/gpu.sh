@@ -7,7 +7,7 @@
 #   bf16     compact, BF16 KV and FlashMLA by turns
 #   fp8      compact and Triton by turns
 #   prefix   time to first token after a cached prefix, compact and BF16 KV by turns
-#   prefix-graph  the same under breakable prefill graphs
+#   prefill-graph  the same without a prefix, under breakable prefill graphs
 #   pool     compact at pools of 131,072 and 2,000,000 by turns
 #   kernels  attention alone, each strategy by turns
 #
@@ -78,10 +78,11 @@ for step in "$@"; do
             # shellcheck disable=SC2086
             serve prefix.json "bf16 compact" "$cached" $together $first_token
             ;;
-        prefix-graph)
+        prefill-graph)
             make_model
+            # sglang runs a DeepSeek prompt without a graph once a prefix of it is cached.
             # shellcheck disable=SC2086
-            serve prefix-graph.json "bf16 compact" "$cached" $together $first_token \
+            serve prefill-graph.json "bf16 compact" "1x2048" $together $first_token \
                 --option disable_prefill_cuda_graph=false \
                 --option 'cuda_graph_backend_prefill="breakable"'
             ;;
@@ -89,7 +90,7 @@ for step in "$@"; do
             make_model
             # shellcheck disable=SC2086
             serve pool.json "pool-131072 pool-2000000" "1x100 1x8192 16x1024" $together \
-                --tokens 64
+                --tokens 64 --repeats 15
             ;;
         kernels)
             limited bench.kernels --out "$results/kernels.json"

@@ -1,10 +1,10 @@
 """Write the tables and pictures of README.md and docs/ from the JSON files of `bench.serve` and
 `bench.kernels`.
 
-A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens, ratios,
-first-token, pool, proof, kernels, kernel-ratios or hosts. What lies between is replaced. A picture
-stands there in the same way, once it is drawn: its NAME is picture- with tokens, bf16, fp8,
-context, batch, pool or roofline after it.
+A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens,
+tokens-0.5.23, ratios, first-token, pool, proof, kernels, kernel-ratios or hosts. What lies between
+is replaced. A picture stands there in the same way, once it is drawn: its NAME is picture- with
+tokens, bf16, fp8, context, batch, pool or roofline after it.
 
   python -m bench.report             draw the pictures (needs matplotlib), rewrite the tables
   python -m bench.report --check     only tell which files hold other tables
@@ -25,7 +25,7 @@ from bench import pictures, tables
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 IMAGES = ROOT / "docs" / "images"
-BLOCK = re.compile(r"(<!-- bench:([\w-]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- bench:([\w.-]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 
 
 def render(text: str, results: Path, images: Path = IMAGES) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bench.proof import summary
 from bench.results import Results, paired_ratio
 
 # Files of `bench.serve`.
-SERVED = ("tokens", "proof", "bf16", "fp8", "prefix", "prefix-graph", "pool")
+SERVED = ("tokens", "tokens-0.5.23", "proof", "bf16", "fp8", "prefix", "prefill-graph", "pool")
 
 
 def _load(folder: Path, name: str) -> Results | None:
@@ -22,9 +23,9 @@ def _load(folder: Path, name: str) -> Results | None:
     return Results.load(path) if path.exists() else None
 
 
-def tokens(folder: Path) -> str:
+def tokens(folder: Path, name: str = "tokens") -> str:
     """FP8 as shipped against compact: times, equality of tokens, and the wrong row."""
-    results = _load(folder, "tokens")
+    results = _load(folder, name)
     if results is None:
         return MISSING
     header = ["requests x tokens", "`flashinfer`, ms", "`flashinfer_mla_compact`, ms"]
@@ -79,17 +80,13 @@ def _ratio_cell(one: dict[str, Any] | None, other: dict[str, Any] | None, figure
 
 
 def first_token(folder: Path) -> str:
-    """Time to the first token after a cached prefix, against BF16 KV."""
+    """Time to the first token after a cached prefix, and under a graph, against BF16 KV."""
     rows = []
-    for name, graph in (("prefix", "off"), ("prefix-graph", "breakable")):
+    for name, graph in (("prefix", "off"), ("prefill-graph", "breakable")):
         if results := _load(folder, name):
-            rows += [_first_token_row(results, load, graph) for load in _prefixed(results)]
+            rows += [_first_token_row(results, load, graph) for load in results.loads()]
     header = ["requests x tokens + cached", "prefill graph", "compact, ms", "BF16, ms", "ratio"]
     return markdown(header, rows) if rows else MISSING
-
-
-def _prefixed(results: Results) -> list[Load]:
-    return [load for load in results.loads() if load.prefix]
 
 
 def _first_token_row(results: Results, load: Load, graph: str) -> list[str]:
@@ -149,6 +146,7 @@ def proof(folder: Path) -> str:
 
 TABLES: dict[str, Callable[[Path], str]] = {
     "tokens": tokens,
+    "tokens-0.5.23": partial(tokens, name="tokens-0.5.23"),
     "ratios": ratios,
     "first-token": first_token,
     "pool": pool,

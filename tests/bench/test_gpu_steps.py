@@ -15,7 +15,7 @@ FILES = {
     "tokens": {"tokens.json": ["stock", "compact", "wrong-row"]},
     "bf16": {"bf16.json": ["bf16", "compact", "flashmla"]},
     "prefix": {"prefix.json": ["bf16", "compact"]},
-    "prefix-graph": {"prefix-graph.json": ["bf16", "compact"]},
+    "prefill-graph": {"prefill-graph.json": ["bf16", "compact"]},
     "pool": {"pool.json": ["pool-131072", "pool-2000000"]},
 }
 
@@ -45,7 +45,7 @@ def test_out_of_time_is_exit_124(model: Path) -> None:
 
 
 def test_a_failed_check_does_not_stop_later_steps(model: Path) -> None:
-    done = steps(model, "bf16", "prefix-graph", FAKE_FAILS="flashinfer_mla_compact")
+    done = steps(model, "bf16", "prefill-graph", FAKE_FAILS="flashinfer_mla_compact")
     assert done.returncode == 1
     assert done.stderr.count("no kernel for this device") == 2
 
