@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAMultiStepDraftBackend
 from sglang.srt.layers.attention.flashinfer_mla_compact.draft import (
     FlashInferMLACompactMultiStepDraftBackend,
 )
@@ -15,6 +16,7 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 from tests.gpu.captures import capture
 from tests.gpu.compare import assert_same_bits, rms_error
 from tests.gpu.engine import DEVICE, STOCK, Engine, Inputs, Shape
+from tests.gpu.large_results import pool_sized
 from tests.gpu.steps import decode_batch, forward, run_eager
 
 STEPS = 4  # of which the last needs no attention
@@ -37,6 +39,12 @@ def draft_slots(engine: Engine, batch: Any) -> list[torch.Tensor]:
     return [rows.gather(1, place).squeeze(1) for place in places]
 
 
+def make_drafts(engine: Engine, kind: Callable[..., Any]) -> Any:
+    drafts = kind(engine.runner, 1, STEPS)
+    drafts.page_size = engine.shape.page_size  # the mock's server arguments have none
+    return drafts
+
+
 def run_steps(
     engine: Engine, drafts: Any, batch: Any, slots: list[torch.Tensor], inputs: list[list[Inputs]]
 ) -> list[torch.Tensor]:
@@ -46,6 +54,14 @@ def run_steps(
         batch.out_cache_loc = written
         outputs += forward(engine, backend, batch, step)
     return outputs
+
+
+def plan_and_run(
+    engine: Engine, drafts: Any, batch: Any, slots: list[torch.Tensor], inputs: list[list[Inputs]]
+) -> list[torch.Tensor]:
+    with torch.no_grad():
+        drafts.init_forward_metadata(batch)
+        return run_steps(engine, drafts, batch, slots, inputs)
 
 
 class Captured:
@@ -107,8 +123,7 @@ def test_drafts_equal_plain_decodes_eager_captured_and_padded(
 ) -> None:
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", strategy)
     engine = Engine(Shape())
-    drafts = FlashInferMLACompactMultiStepDraftBackend(engine.runner, 1, STEPS)
-    drafts.page_size = engine.shape.page_size  # the mock's server arguments have none
+    drafts = make_drafts(engine, FlashInferMLACompactMultiStepDraftBackend)
     captured = Captured(engine, drafts, len(LENGTHS))
     for lengths in (LENGTHS, LENGTHS[:3], LENGTHS[3:]):
         requests = engine.place([length + STEPS for length in lengths])
@@ -116,13 +131,29 @@ def test_drafts_equal_plain_decodes_eager_captured_and_padded(
         slots, inputs = draft_slots(engine, batch), [engine.inputs(len(lengths)) for _ in range(3)]
         expected = one_by_one(engine, requests, lengths, inputs)
         graphed = captured.replay(batch, slots, inputs)
-        with torch.no_grad():
-            drafts.init_forward_metadata(batch)
-            eager = run_steps(engine, drafts, batch, slots, inputs)
+        eager = plan_and_run(engine, drafts, batch, slots, inputs)
         assert_close(graphed, expected, f"captured {lengths}")
         assert_close(eager, expected, f"eager {lengths}")
         if strategy == "gather":
             assert_same_bits(eager, expected, f"eager {lengths}")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_draft_makes_a_tensor_of_the_pools_length(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", strategy)
+    engine = Engine(Shape(rows=65536))
+    stock = make_drafts(engine, FlashInferMLAMultiStepDraftBackend)
+    drafts = make_drafts(engine, FlashInferMLACompactMultiStepDraftBackend)
+    assert pool_sized(engine, lambda: Captured(engine, drafts, len(LENGTHS))) == []
+    requests = engine.place([length + STEPS for length in LENGTHS])
+    batch = draft_batch(engine, requests, LENGTHS)
+    slots, inputs = draft_slots(engine, batch), [engine.inputs(len(LENGTHS)) for _ in range(3)]
+    step = (batch, slots, inputs)
+    control = pool_sized(engine, lambda: plan_and_run(engine, stock, *step))
+    assert len(control) == engine.shape.layers * len(slots), "stock casts in each layer"
+    assert pool_sized(engine, lambda: plan_and_run(engine, drafts, *step)) == []
 
 
 def assert_close(outputs: list[torch.Tensor], expected: list[torch.Tensor], what: str) -> None:

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.gpu.captures import capture_one
 from tests.gpu.engine import DEVICE, DIM, MODEL_DTYPE, STOCK, Engine, Shape
+from tests.gpu.large_results import pool_sized
 from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
-
-
-class LargeResults(TorchDispatchMode):
-    """Counts the operations that make or fill a tensor of at least `elements` elements."""
-
-    def __init__(self, elements: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.elements = elements
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        large = isinstance(result, torch.Tensor) and result.numel() >= self.elements
-        if large and not function.is_view:
-            self.seen.append(str(function))
-        return result
-
-
-def pool_sized(engine: Engine, step: Callable[[], Any]) -> list[str]:
-    with LargeResults(engine.shape.rows * DIM) as mode:
-        step()
-    return list(mode.seen)
 
 
 def make_step(engine: Engine, kind: str) -> tuple[Any, list[Any]]:

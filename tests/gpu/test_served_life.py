@@ -13,6 +13,7 @@ from bench.lookup import advance
 from tests.gpu.draft_model import changed_copy
 from tests.gpu.engine_calls import Ask, flush, reload
 from tests.gpu.lookups import TASK, alone, behind, mistakes
+from tests.gpu.machine import release
 from tests.gpu.served import Served, engine, made_once, running
 
 SETUPS = ["compact", "compact-gather"]
@@ -111,5 +112,31 @@ def test_tokens_are_right_when_prefill_replays_breakable_graphs(engines: dict[st
         assert mistakes(asked, server.ask(asked)) == []
     for asked in ([alone(150, number, 20) for number in range(6)], sharing(6)):
         assert mistakes(asked, server.ask(asked)) == []
-    prefills = [line for line in server.log.read_text().splitlines() if "Prefill batch" in line]
-    assert [line for line in prefills if "cuda graph: True" in line]
+    assert [line for line in prefills(server) if "cuda graph: True" in line]
+
+
+def test_tokens_are_right_when_a_prefill_graph_reads_a_cached_prefix(
+    engines: dict[str, Served],
+) -> None:
+    if release() == "0.5.17":
+        pytest.skip("this release replays no prefill graph behind a cached prefix")
+    server = engines["breakable"]
+    server.call(flush)
+    server.ask(sharing(1))
+    before = len(graphed_behind_a_prefix(server))
+    for own in (150, 256, 400, 900):
+        asked = [behind(PREFIX, own, Random(own), 20)]
+        (answer,) = server.ask(asked)
+        assert answer.cached >= len(PREFIX)
+        assert mistakes(asked, [answer]) == []
+    assert len(graphed_behind_a_prefix(server)) - before == 4
+
+
+def graphed_behind_a_prefix(server: Served) -> list[str]:
+    graphed = [line for line in prefills(server) if "cuda graph: True" in line]
+    return [line for line in graphed if "#cached-token: 0," not in line]
+
+
+def prefills(server: Served) -> list[str]:
+    """What the engine logged of each prefill."""
+    return [line for line in server.log.read_text().splitlines() if "Prefill batch" in line]
