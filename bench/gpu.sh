@@ -80,7 +80,7 @@ for step in "$@"; do
             ;;
         prefill-graph)
             make_model
-            # sglang runs a DeepSeek prompt without a graph once a prefix of it is cached.
+            # sglang 0.5.17 runs a DeepSeek prompt without a graph once a prefix of it is cached.
             # shellcheck disable=SC2086
             serve prefill-graph.json "bf16 compact" "1x2048" $together $first_token \
                 --option disable_prefill_cuda_graph=false \

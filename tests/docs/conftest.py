@@ -13,8 +13,6 @@ import pytest
 from overlaytool import fetch
 from overlaytool.pin import REPOSITORY, find
 
-LEFT_OUT = {"build", "out", ".venv", ".git"}
-
 
 @pytest.fixture(scope="session")
 def wheel() -> Path:
