@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     chosen.out = chosen.folder / "proof.json"
     try:
-        _require_packages()
+        _require_host()
         _make_folder(chosen.folder)
         chosen.model = chosen.model or _small_model(chosen.folder / "model")
         plan = plan_from(chosen)
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _require_packages() -> None:
+def _require_host() -> None:
     """ValueError with one sentence, before anything is made, where no engine could start."""
     missing = [name for name in ("torch", "sglang") if find_spec(name) is None]
     if missing:
@@ -78,6 +78,10 @@ def _require_packages() -> None:
             f"{sys.executable} has no {' and no '.join(missing)}: run this with the Python that "
             "has the patched sglang (make prove PYTHON=...)."
         )
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("torch sees no GPU: run this on the host of the card to be measured.")
 
 
 def _make_folder(folder: Path) -> None:

@@ -63,6 +63,14 @@ def test_an_interpreter_without_sglang_is_refused_before_anything_is_made(tmp_pa
     assert not (tmp_path / "proof").exists()
 
 
+def test_a_host_without_a_gpu_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = prove(tmp_path / "proof", FAKE_NO_GPU="1")
+    assert done.returncode == 2
+    assert "torch sees no GPU" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "proof").exists()
+
+
 def test_a_folder_that_cannot_be_made_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = prove(tmp_path / "file", model)
