@@ -5,14 +5,16 @@ CPU. A graph is taken for what it is to a backend: a capture, then replays that 
 what the capture chose stays.
 
 stdin:  JSON {label: [major, minor]}, compute capabilities to claim
-stdout: JSON {label: {step: the largest difference of an output from stock's}}, and under
-        "refusal" what the factory says to a sparse model under a piecewise graph
+stdout: JSON {label: {step: the largest difference of an output from stock's}}, under "refusal"
+        what the factory says to a sparse model under a piecewise graph, and under "start" what it
+        logs of a backend, and the bytes of that backend's buffer
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import logging
 import sys
 from collections.abc import Callable
 from itertools import accumulate
@@ -239,10 +241,23 @@ def refusal(build: Callable[[Any], Any]) -> str:
         return str(error)
 
 
+def start(build: Callable[[Any], Any]) -> dict[str, Any]:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(build.__module__)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    allocated = build(runner())._buffer.untyped_storage().nbytes()
+    logger.removeHandler(handler)
+    return {"lines": lines, "allocated": allocated}
+
+
 def main() -> None:
     capabilities = json.load(sys.stdin)
     backends = imported()
     found: Any = {name: differences(*backends, c) for name, c in capabilities.items()}
+    found["start"] = start(backends[2])
     found["refusal"] = refusal(backends[2])
     json.dump(found, sys.stdout)
 

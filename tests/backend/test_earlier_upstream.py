@@ -49,3 +49,9 @@ def test_only_decode_reads_directly_while_the_buffer_holds_the_pool(found: Any) 
 
 def test_what_decides_is_read_from_the_server_arguments(found: Any) -> None:
     assert "a DSA model under a tc_piecewise prefill graph" in found["refusal"]
+
+
+def test_the_start_line_states_the_bytes_that_the_buffer_takes(found: Any) -> None:
+    (line,) = found["start"]["lines"]
+    assert found["start"]["allocated"] > 0
+    assert f" = {found['start']['allocated']} bytes, " in line
