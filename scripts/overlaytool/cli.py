@@ -117,6 +117,10 @@ def _options(sub: argparse.ArgumentParser, name: str, verb: Verb) -> None:
     where = sub if name == "verify" else sub.add_mutually_exclusive_group()
     where.add_argument("--tree", type=Path, metavar="DIR", help="holds sglang/ or python/sglang/")
     where.add_argument("--python", metavar="EXE", help="the tree that this interpreter imports")
+    if name == "verify":  # the hook points speak for themselves, in the interpreter
+        sub.set_defaults(json=False)
+    else:
+        sub.add_argument("--json", action="store_true", help="print JSON")
     if name == "unapply":
         sub.add_argument(
             "--from-wheel",

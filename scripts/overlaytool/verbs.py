@@ -1,13 +1,18 @@
-"""The verbs; each prints one line a file and a verdict line, and returns its exit code."""
+"""The verbs; each prints one line a file and a verdict line, and returns its exit code.
+
+With --json the verbs of a tree print one object instead.
+"""
 
 import argparse
 import difflib
+import json
+from collections.abc import Iterable
 
 from overlaytool import apply, disk, fetch, relock, state, tree, verify
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lint import lint as lint_pin
-from overlaytool.lock import SHORT, Lock, digest, dump
+from overlaytool.lock import SHORT, digest, dump
 from overlaytool.pin import Pin
 from overlaytool.tree import Tree
 
@@ -23,8 +28,8 @@ def plan(pin: Pin, args: argparse.Namespace) -> int:
     """What apply would do."""
     where = _tree(pin, args)
     todo = apply.plan_apply(pin, where, pin.lock())
-    _list(todo.changes)
-    print(f"plan: {where.package} is {todo.survey.state}; {_sum(todo.changes)} to write")
+    verdict = f"plan: {where.package} is {todo.survey.state}; {_sum(todo.changes)} to write"
+    _tell_changes(pin, where, todo, args, verdict)
     return Exit.OK
 
 
@@ -34,9 +39,8 @@ def apply_overlay(pin: Pin, args: argparse.Namespace) -> int:
     with disk.exclusive(where):
         todo = apply.plan_apply(pin, where, lock)
         apply.write(where, lock, todo)
-    _list(todo.changes)
     done = f"applied: {_sum(todo.changes)} written" if todo.changes else "already applied"
-    print(f"{done}: sglang {pin.release} at {where.package}")
+    _tell_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
@@ -46,21 +50,20 @@ def unapply_overlay(pin: Pin, args: argparse.Namespace) -> int:
     with disk.exclusive(where):
         todo = apply.plan_unapply(pin, where, lock, args.from_wheel)
         apply.write(where, lock, todo)
-    _list(todo.changes, overwritten=args.from_wheel is not None)
     done = f"unapplied: {_sum(todo.changes)} put back" if todo.changes else "nothing to unapply"
-    print(f"{done}: sglang {pin.release} at {where.package}")
+    _tell_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
 def status(pin: Pin, args: argparse.Namespace) -> int:
     """The state of the tree."""
-    return _status(pin, _tree(pin, args), pin.lock())
+    return _status(pin, _tree(pin, args), args)
 
 
 def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     """Status, then the hook points."""
     where = _tree(pin, args)
-    code = _status(pin, where, pin.lock())
+    code = _status(pin, where, args)
     if code:
         return code
     code = verify.hook_points(pin, where, args.python)
@@ -106,26 +109,52 @@ def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
     return tree.at(pin.tree)
 
 
-def _status(pin: Pin, where: Tree, lock: Lock) -> int:
-    seen = state.survey(where, lock)
-    print(*seen.found, sep="\n")
+def _status(pin: Pin, where: Tree, args: argparse.Namespace) -> int:
+    seen = state.survey(where, pin.lock())
     hints = {
         state.PARTIAL: "; apply or unapply finishes it",
         state.EARLIER: " revision of the overlay; apply upgrades it",
         state.FOREIGN: "; `unapply --from-wheel FILE` puts the pinned bytes back",
     }
     hint = "; sglang was uninstalled, unapply removes the rest" if seen.gutted else None
-    print(
+    verdict = (
         f"{seen.state}{hint or hints.get(seen.state, '')}: sglang {pin.release} at {where.package}"
     )
+    table = {"files": {found.entry.path: found.state for found in seen.found}}
+    _tell(args, seen.found, verdict, _facts(pin, where, seen) | table)
     return seen.code
 
 
-def _list(changes: tuple[Change, ...], overwritten: bool = False) -> None:
-    for change in changes:
-        word = "add" if change.old is None else "remove" if change.new is None else "change"
-        held = f"  held {digest(change.old)[:SHORT]}" if overwritten else ""
-        print(f"{word:<9}  {change.path}{held}")
+def _tell_changes(
+    pin: Pin, where: Tree, todo: apply.Plan, args: argparse.Namespace, verdict: str
+) -> None:
+    overwritten = args.verb == "unapply" and args.from_wheel is not None
+    lines = [_line(change, overwritten) for change in todo.changes]
+    table = {"changes": {change.path: _word(change) for change in todo.changes}}
+    _tell(args, lines, verdict, _facts(pin, where, todo.survey) | table)
+
+
+def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
+    """Of which tree a verb speaks, and the state that it found."""
+    return {"release": pin.release, "package": str(where.package), "state": seen.state}
+
+
+def _tell(
+    args: argparse.Namespace, lines: Iterable[object], verdict: str, table: dict[str, object]
+) -> None:
+    if args.json:
+        print(json.dumps(table, indent=2))
+    else:
+        print(*lines, verdict, sep="\n")
+
+
+def _line(change: Change, overwritten: bool) -> str:
+    held = f"  held {digest(change.old)[:SHORT]}" if overwritten else ""
+    return f"{_word(change):<9}  {change.path}{held}"
+
+
+def _word(change: Change) -> str:
+    return "add" if change.old is None else "remove" if change.new is None else "change"
 
 
 def _sum(changes: tuple[Change, ...]) -> str:

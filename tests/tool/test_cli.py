@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from overlaytool.cli import VERBS, main
 from overlaytool.pin import REPOSITORY
 
 from tests.tool.conftest import Overlay
-from tests.tool.toy import Toy
+from tests.tool.toy import BACKEND, CHOICES, RELEASE, Toy
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,25 @@ def test_the_help_of_each_verb_lists_its_exit_codes(
     help_text = capsys.readouterr().out
     assert "exit codes:\n  0  " in help_text
     assert "\n  2  usage error" in help_text
+
+
+def test_json_tells_the_state_that_was_found_and_what_changed(toy: Toy, overlay: Overlay) -> None:
+    where = ("--tree", toy.tree, "--json")
+    applied = json.loads(overlay("apply", *where).out)
+    assert (applied["release"], applied["state"]) == (RELEASE, "pristine")
+    assert (applied["changes"][BACKEND], applied["changes"][CHOICES]) == ("add", "change")
+    told = json.loads(overlay("status", *where).out)
+    assert (told["state"], told["package"]) == ("applied", str(toy.tree / "sglang"))
+    assert set(told["files"]) == set(applied["changes"])
+    assert json.loads(overlay("plan", *where).out)["changes"] == {}
+    assert json.loads(overlay("unapply", *where).out)["changes"][BACKEND] == "remove"
+
+
+def test_json_of_a_foreign_tree_has_the_exit_code_of_the_text(toy: Toy, overlay: Overlay) -> None:
+    toy.file(CHOICES).write_text("")
+    told = overlay("status", "--tree", toy.tree, "--json")
+    assert told.code == 4
+    assert json.loads(told.out)["files"][CHOICES] == "foreign"
 
 
 @pytest.mark.parametrize(("code", "wanted"), [(0, 0), (1, 1), (6, 6), (139, 6), (3, 6)])
