@@ -59,13 +59,13 @@ def test_all_else_is_the_pool_itself(overlay: Import) -> None:
 
 
 class PlainPool(MLATokenToKVPool):
-    """One layer under the id 7."""
+    """Two layers under the ids 3 and 7."""
 
     dtype = torch.float8_e4m3fn
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = {7: torch.zeros(4, 1, 576).to(self.dtype)}
+        self.layers = {layer: torch.zeros(4, 1, 576).to(self.dtype) for layer in (3, 7)}
 
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
         return self.layers[layer_id]
@@ -77,7 +77,14 @@ class ScaledPool(PlainPool):
     def _write_mla_kv_buffer(self, *arguments: Any) -> None: ...
 
 
-LAYER = SimpleNamespace(layer_id=7)
+class MappedPool(PlainPool):
+    """A pool that finds the layer in a way of its own."""
+
+    def set_mla_kv_buffer(self, *arguments: Any) -> None:
+        super().set_mla_kv_buffer(*arguments)
+
+
+LAYER = SimpleNamespace(layer_id=3)
 SLOTS = torch.tensor([3, 1])
 KEYS = torch.arange(2 * 576).view(2, 1, 576).bfloat16() / 8
 NOPE, ROPE = KEYS[..., :512], KEYS[..., 512:]
@@ -91,21 +98,30 @@ def test_new_keys_are_cast_and_written_to_their_slots(overlay: Import, location:
     )
     expected = torch.zeros(4, 1, 576)
     expected[SLOTS] = KEYS.to(pool.dtype).float()
-    assert torch.equal(pool.layers[7].float(), expected)
+    assert torch.equal(pool.layers[3].float(), expected)
+    assert not pool.layers[7].float().any()
     assert pool.written == []
 
 
+def elements_apart(keys: torch.Tensor) -> torch.Tensor:
+    return keys.transpose(0, 2).contiguous().transpose(0, 2)
+
+
 @pytest.mark.parametrize(
-    ("pool", "keys"),
+    ("pool", "nope", "rope"),
     [
-        (ScaledPool(), KEYS),
-        (PlainPool(), KEYS.to(torch.float8_e4m3fn)),
-        (PlainPool(), KEYS.transpose(0, 2).contiguous().transpose(0, 2)),
+        (ScaledPool(), NOPE, ROPE),
+        (MappedPool(), NOPE, ROPE),
+        (PlainPool(), NOPE.to(torch.float8_e4m3fn), ROPE.to(torch.float8_e4m3fn)),
+        (PlainPool(), elements_apart(NOPE), ROPE),
+        (PlainPool(), NOPE, elements_apart(ROPE)),
     ],
-    ids=["another way of writing", "cast already", "elements apart"],
+    ids=["another cast", "another way to a layer", "cast already", "latent apart", "rope apart"],
 )
-def test_other_writes_are_left_to_the_pool(overlay: Import, pool: Any, keys: torch.Tensor) -> None:
-    written = (LAYER, SLOTS, keys[..., :512], keys[..., 512:])
+def test_other_writes_are_left_to_the_pool(
+    overlay: Import, pool: Any, nope: torch.Tensor, rope: torch.Tensor
+) -> None:
+    written = (LAYER, SLOTS, nope, rope)
     overlay("keys").KeyReader(pool, lambda rows: rows, TOP).set_mla_kv_buffer(*written)
     assert len(pool.written) == 1
     assert all(got is want for got, want in zip(pool.written[0], written, strict=True))
