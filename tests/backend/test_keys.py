@@ -103,6 +103,20 @@ def test_new_keys_are_cast_and_written_to_their_slots(overlay: Import, location:
     assert pool.written == []
 
 
+@pytest.mark.parametrize(("default", "written"), [(0, False), (None, True)])
+def test_the_slot_of_padded_tokens_is_written_where_upstream_writes_it(
+    overlay: Import, monkeypatch: pytest.MonkeyPatch, default: int | None, written: bool
+) -> None:
+    keys, pool = overlay("keys"), PlainPool()
+    if default is None:
+        monkeypatch.setattr(overlay("facts"), "set_mla_kv_buffer_triton", lambda *tensors: None)
+        monkeypatch.setattr(keys, "RESERVED", overlay("facts").reserved_slot())
+    slots = torch.tensor([0, 2])
+    keys.KeyReader(pool, lambda rows: rows, TOP).set_mla_kv_buffer(LAYER, slots, NOPE, ROPE)
+    rows = pool.layers[3].float().abs().sum((1, 2))
+    assert (rows > 0).tolist() == [written, False, True, False]
+
+
 def elements_apart(keys: torch.Tensor) -> torch.Tensor:
     return keys.transpose(0, 2).contiguous().transpose(0, 2)
 

@@ -56,6 +56,10 @@ class MLATokenToKVPool:
     def _write_mla_kv_buffer(self, *arguments: Any) -> None: ...
 
 
+def set_mla_kv_buffer_triton(*tensors: Any, reserved_skip_index: int = 0) -> None:
+    """Upstream's scatter of cast keys, of a release that leaves the slot of padded tokens alone."""
+
+
 MODULES: dict[str, dict[str, Any]] = {
     "sglang.srt.runtime_context": {
         "get_buffer": get_buffer,
@@ -65,5 +69,8 @@ MODULES: dict[str, dict[str, Any]] = {
         "FlashInferMLAIndicesUpdaterDecode": IndicesUpdater,
         "FlashInferMLAIndicesUpdaterPrefill": IndicesUpdater,
     },
-    "sglang.srt.mem_cache.memory_pool": {"MLATokenToKVPool": MLATokenToKVPool},
+    "sglang.srt.mem_cache.memory_pool": {
+        "MLATokenToKVPool": MLATokenToKVPool,
+        "set_mla_kv_buffer_triton": set_mla_kv_buffer_triton,
+    },
 }

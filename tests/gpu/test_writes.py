@@ -17,6 +17,7 @@ def test_every_value_is_written_as_stock_writes_it(dtype: torch.dtype) -> None:
     codes = torch.arange(TOKENS * DIM, device=DEVICE) % 2**16
     keys = codes.to(torch.int16).view(MODEL_DTYPE).view(TOKENS, 1, DIM)
     slots = engine.random_slots(TOKENS)
+    slots[7] = 0  # of padded tokens: newer releases leave it alone
     before = pool.get_key_buffer(layer.layer_id).clone()
 
     pool.set_mla_kv_buffer(layer, slots, keys[..., :NOPE], keys[..., NOPE:])
@@ -30,4 +31,4 @@ def test_every_value_is_written_as_stock_writes_it(dtype: torch.dtype) -> None:
     differs = written.view(torch.uint8) != expected.view(torch.uint8)
     nan = written.float().isnan() & expected.float().isnan()
     assert (differs & ~nan).nonzero().tolist() == []
-    assert (expected.view(torch.uint8) != before.view(torch.uint8)).any(-1).sum() == TOKENS
+    assert (expected.view(torch.uint8) != before.view(torch.uint8)).any(-1).sum() >= TOKENS - 1

@@ -80,7 +80,7 @@ def test_row_kernels_compile_for_every_card() -> None:
 @pytest.mark.parametrize("e4m3", [True, False])
 def test_the_write_kernel_needs_no_conversion_and_no_memory_but_its_own(e4m3: bool) -> None:
     types = {**WRITE, "nope": "*bf16", "rope": "*bf16"}
-    constants = {"IS_E4M3": e4m3, "TOP": 0x7F}
+    constants = {"IS_E4M3": e4m3, "TOP": 0x7F, "RESERVED": 0}
     kernel = f"{PACKAGE}.write:write_rows_kernel"
     jobs = [aot.Job(kernel, card, types, constants, write.WARPS, 3) for card in CARDS]
     for card, report in zip(CARDS, aot.compile_all(jobs), strict=True):

@@ -27,8 +27,14 @@ def empty_pool(rows: int, dtype: torch.dtype, width: int = DIM) -> torch.Tensor:
     return whole[..., :DIM].view(dtype)
 
 
-def write(pool: torch.Tensor, slots: torch.Tensor, nope: torch.Tensor, rope: torch.Tensor) -> None:
-    write_rows(pool, slots, nope, rope, top_code(pool.dtype, pool.device))
+def write(
+    pool: torch.Tensor,
+    slots: torch.Tensor,
+    nope: torch.Tensor,
+    rope: torch.Tensor,
+    reserved: int = -1,
+) -> None:
+    write_rows(pool, slots, nope, rope, top_code(pool.dtype, pool.device), reserved)
 
 
 def wrong_bytes(actual: torch.Tensor, expected: torch.Tensor) -> list[list[int]]:
@@ -52,7 +58,8 @@ def test_too_large_becomes_the_code_that_this_torch_uses(top: int) -> None:
     keys = torch.full((1, 1, DIM), 448.0).bfloat16()
     keys[..., :6] = torch.tensor([464.0, 466.0, 480.0, -3e38, float("inf"), float("nan")])
     pool = empty_pool(1, torch.float8_e4m3fn)
-    write_rows(pool, torch.zeros(1, dtype=torch.int64), keys[..., :NOPE], keys[..., NOPE:], top)
+    slots = torch.zeros(1, dtype=torch.int64)
+    write_rows(pool, slots, keys[..., :NOPE], keys[..., NOPE:], top, -1)
     *codes, nan, plain = pool.view(torch.uint8)[0, 0, :7].tolist()
     assert codes == [0x7E, top, top, 0x80 | top, top]
     assert (nan & 0x7F, plain) == (0x7F, 0x7E)
@@ -66,6 +73,16 @@ def test_each_key_lands_in_its_slot_and_nothing_else_is_written(width: int) -> N
     write(pool, slots, keys[..., :NOPE], keys[..., NOPE:])
     expected = empty_pool(8, torch.float8_e4m3fn)
     expected[slots] = keys.to(torch.float8_e4m3fn)
+    assert wrong_bytes(pool, expected) == []
+
+
+def test_the_slot_of_padded_tokens_keeps_what_it_holds() -> None:
+    keys = torch.randn(3, 1, DIM, generator=torch.Generator().manual_seed(4)).bfloat16()
+    keys[[0, 2]] = float("nan")
+    pool = empty_pool(4, torch.float8_e4m3fn)
+    write(pool, torch.tensor([0, 3, 0]), keys[..., :NOPE], keys[..., NOPE:], reserved=0)
+    expected = empty_pool(4, torch.float8_e4m3fn)
+    expected[3] = keys[1].to(torch.float8_e4m3fn)
     assert wrong_bytes(pool, expected) == []
 
 

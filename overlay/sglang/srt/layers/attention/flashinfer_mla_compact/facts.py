@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from sglang.srt.layers.attention.flashinfer_mla_compact.context import (
@@ -17,7 +18,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.support import (
     Facts,
     allows_experimental,
 )
-from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, set_mla_kv_buffer_triton
 
 # What decides how the plain MLA pool writes rows; older releases have the first alone.
 WRITERS = ("set_mla_kv_buffer", "_write_mla_kv_buffer")
@@ -39,6 +40,15 @@ def writes_plainly(pool: Any) -> bool:
     return all(
         getattr(type(pool), name, None) is getattr(MLATokenToKVPool, name, None) for name in WRITERS
     )
+
+
+def reserved_slot() -> int:
+    """The slot that upstream's plain MLA pool leaves unwritten; -1 in older releases: none.
+
+    Padded tokens go to slot 0, whose NaN would be read by every padded row.
+    """
+    skipped = inspect.signature(set_mla_kv_buffer_triton).parameters.get("reserved_skip_index")
+    return -1 if skipped is None else int(skipped.default)
 
 
 def runner_facts(runner: Any) -> Facts:

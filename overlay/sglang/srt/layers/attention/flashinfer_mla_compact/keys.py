@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.facts import writes_plainly
+from sglang.srt.layers.attention.flashinfer_mla_compact.facts import reserved_slot, writes_plainly
 from sglang.srt.layers.attention.flashinfer_mla_compact.write import write_rows
+
+RESERVED = reserved_slot()
 
 
 class KeyReader:
@@ -40,7 +42,8 @@ class KeyReader:
             pool.set_mla_kv_buffer(layer, location, nope, rope)
             return
         slots = getattr(location, "loc", location)
-        write_rows(pool.get_key_buffer(layer.layer_id), slots, nope, rope, self._top)
+        rows = pool.get_key_buffer(layer.layer_id)
+        write_rows(rows, slots, nope, rope, self._top, RESERVED)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

@@ -51,10 +51,14 @@ def write_rows_kernel(
     rope_stride,
     IS_E4M3: tl.constexpr,
     TOP: tl.constexpr,
+    RESERVED: tl.constexpr,
 ):
     """One program a token."""
     token = tl.program_id(0).to(tl.int64)
-    row = pool + tl.load(slots + token).to(tl.int64) * pool_stride
+    slot = tl.load(slots + token).to(tl.int64)
+    if slot == RESERVED:
+        return
+    row = pool + slot * pool_stride
     latent, rotary = tl.arange(0, NOPE), tl.arange(0, ROPE)
     value = tl.load(nope + token * nope_stride + latent).to(tl.float32)
     tl.store(row + latent, encode(value, IS_E4M3, TOP))
@@ -68,8 +72,9 @@ def write_rows(
     nope: torch.Tensor,
     rope: torch.Tensor,
     top: int,
+    reserved: int,
 ) -> None:
-    """Write `nope` and `rope`, cast, to rows `slots` of one layer.
+    """Write `nope` and `rope`, cast, to rows `slots` of one layer, save for row `reserved`.
 
     Args:
         key_buffer: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free.
@@ -77,6 +82,7 @@ def write_rows(
         nope: [tokens, 1, 512], bfloat16 or float16; the row stride is free.
         rope: [tokens, 1, 64], of the same dtype; the row stride is free.
         top: from `top_code` for the pool's dtype.
+        reserved: the slot that keeps what it holds, the sink of padded tokens; -1 for none.
     """
     rows = key_buffer.view(torch.uint8)
     write_rows_kernel[(len(slots),)](
@@ -89,6 +95,7 @@ def write_rows(
         rope.stride(0),
         IS_E4M3=key_buffer.dtype == torch.float8_e4m3fn,
         TOP=top,
+        RESERVED=reserved,
         num_warps=WARPS,
     )
 
