@@ -85,7 +85,16 @@ def direct_at_edges(pool: torch.Tensor) -> None:
         assert torch.equal(out.cpu().flatten(1).any(1), ~empty)
 
 
-CHECKS = (gather_at_edges, rows_at_edges, direct_at_edges)
+def write_at_edges(pool: torch.Tensor) -> None:
+    write: Any = load("write")
+    top = write.top_code(pool.dtype, DEVICE)
+    for count in (0, 1, CAPACITY):
+        keys = torch.full((count, 1, 576), float("inf"), dtype=torch.bfloat16, device=DEVICE)
+        write.write_rows(pool, last_slots(count)[:count], keys[..., :512], keys[..., 512:], top, -1)
+        assert bool((pool[POOL - count :].view(torch.uint8) == top).all())
+
+
+CHECKS = (gather_at_edges, rows_at_edges, direct_at_edges, write_at_edges)
 
 
 def main() -> None:
