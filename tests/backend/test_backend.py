@@ -95,6 +95,29 @@ def test_a_step_equals_stock_and_leaves_the_pool_in_place(backend: Any, batch: B
     assert attention.token_to_kv_pool is pool
 
 
+@pytest.mark.parametrize(("gluon", "heads"), [(True, 64), (False, 64), (False, 32)])
+def test_many_heads_are_read_directly_where_triton_builds_the_kernel_for_them(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, gluon: bool, heads: int
+) -> None:
+    monkeypatch.setattr(backend, "builds_gluon", lambda: gluon)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (12, 0))
+    monkeypatch.setattr(stock.IndicesUpdater, "num_local_heads", heads)
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(Pool()))
+    assert attention.decode_strategy[0] == ("direct" if gluon or heads == 32 else "gather")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_keys_that_are_too_large_are_written_as_torch_casts_them_to_the_pools_dtype(
+    backend: Any, dtype: torch.dtype
+) -> None:
+    pool = Pool()
+    pool.dtype = dtype
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    largest = torch.tensor([float("inf")]).to(dtype).view(torch.uint8)
+    with attention._keys_for_reading():
+        assert attention.token_to_kv_pool._top == largest.item()
+
+
 def test_every_layer_of_every_step_asks_the_pool(backend: Any) -> None:
     """A hierarchical cache waits there for a layer, a hybrid one maps its id."""
     pool = Pool()

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact import direct, direct_configs
+import triton
+from sglang.srt.layers.attention.flashinfer_mla_compact import direct, direct_configs, support
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
     Config,
     codec_of,
@@ -38,6 +39,11 @@ def test_a_triton_without_gluon_runs_the_plain_kernel(monkeypatch: pytest.Monkey
         configs = [direct_configs.configure(card, rows) for card in ((8, 9), (9, 0))]
         assert [config.kernel for config in configs] == ["plain", "plain"]
         assert configs[0].blocks < configs[1].blocks
+
+
+def test_support_names_a_triton_that_builds_the_kernels() -> None:
+    installed = tuple(map(int, triton.__version__.split(".")[:2]))
+    assert direct_configs.builds_gluon() == (installed >= support.GLUON_TRITON)
 
 
 def run(
