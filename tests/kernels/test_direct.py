@@ -29,6 +29,13 @@ def test_only_hopper_has_a_kernel_for_more_than_32_rows() -> None:
     assert {card for card, config in chosen.items() if config.rows == 64} == {(9, 0)}
     assert chosen[9, 0].kernel == "wgmma"
     assert {direct_configs.configure(card, 20).kernel for card in cards} == {"mma"}
+    assert direct_configs.configure((9, 0), 64, alone=True).rows == 32
+
+
+def test_cards_without_the_conversion_decode_e4m3_by_its_bits() -> None:
+    for codec, cards in {"e4m3_bits": [(8, 0), (8, 7)], "e4m3": [(8, 9), (12, 1)]}.items():
+        assert {codec_of(torch.float8_e4m3fn, card) for card in cards} == {codec}
+        assert {codec_of(torch.float8_e5m2, card) for card in cards} == {"e5m2"}
 
 
 def test_a_triton_without_gluon_runs_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
