@@ -36,9 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen.out = chosen.folder / "proof.json"
     try:
         _require_host()
-        _make_folder(chosen.folder)
         chosen.model = chosen.model or _small_model(chosen.folder / "model")
         plan = plan_from(chosen)
+        _make_folder(chosen.folder)
         results = results_for(plan, chosen.out)
         run(plan, results)
     except ValueError as problem:
@@ -93,6 +93,7 @@ def _make_folder(folder: Path) -> None:
 
 def _small_model(folder: Path) -> Path:
     """Made by a process of its own, which gives its device memory back."""
+    _make_folder(folder)
     if not (folder / "config.json").exists():
         command = [sys.executable, "-m", "bench.model", str(folder.resolve())]
         made = subprocess.run([*command, "--layers", str(SMALL_LAYERS)], cwd=ROOT)

@@ -77,6 +77,13 @@ def test_a_folder_that_cannot_be_made_is_refused(model: Path, tmp_path: Path) ->
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
+def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    done = prove(tmp_path / "proof", tmp_path / "nowhere")
+    assert done.returncode == 2
+    assert "nowhere has no config.json" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_pool_may_be_tried_after_a_run_without_records(model: Path, tmp_path: Path) -> None:
     unfit = '{"about": {"pool": 1}, "records": []}'
     (tmp_path / "proof").mkdir()
