@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 
 @gluon.jit
 def load_slots(slots, first, last, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Slots [TOKENS] from `first` on."""
     # The tail repeats the last active row: a stale row could hold NaN, which a probability of
     # zero does not cancel.
     position = first + gl.arange(0, TOKENS, gl.SliceLayout(1, LAYOUT))
@@ -17,11 +18,13 @@ def load_slots(slots, first, last, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def power_of_two(exponent):
+    """float32, of an int32 exponent above -127."""
     return ((exponent + 127) << 23).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
 def item_rows(item, tile, HEADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Token within the item, head, whether there is one, and token of the batch; [ROWS] each."""
     # Field 7 is zero. As the compiler can't know that, it computes the rows again after the loop
     # instead of holding them in registers.
     row = tile * ROWS + gl.load(item + 7) + gl.arange(0, ROWS, LAYOUT)
@@ -41,6 +44,7 @@ def load_query(
     WIDTH: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):
+    """A tile's queries, [ROWS, WIDTH]; 0 in rows that are not there."""
     _, head, live, token = item_rows(item, tile, HEADS, ROWS, gl.SliceLayout(1, LAYOUT))
     row = query + (token * token_stride + head * head_stride)[:, None]
     col = gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))[None, :]

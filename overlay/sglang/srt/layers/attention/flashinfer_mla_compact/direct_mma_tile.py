@@ -83,6 +83,7 @@ def operand_order(halves):
 
 @gluon.jit
 def copy_slots(smem, slots, first, last):
+    """Start to copy `slots[first:]` to shared memory, the last active one for those behind it."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     position = first + gl.arange(0, smem.shape[0], LAYOUT)
     _async_load(smem, slots + gl.minimum(position, last))
@@ -90,6 +91,7 @@ def copy_slots(smem, slots, first, last):
 
 @gluon.jit
 def copy_rows(smem, pool, slot, pool_row, live, LAYOUT: gl.constexpr):
+    """Start to copy rows `slot` of the pool to shared memory, as pairs of codes, if `live`."""
     column = gl.arange(0, smem.shape[1], gl.SliceLayout(0, LAYOUT))
     # The compiler takes the product for one of 64 bits by 64, where its hoisting has hidden that
     # both are 32 bits wide; rows lie a multiple of 16 bytes apart.
@@ -101,18 +103,19 @@ def copy_rows(smem, pool, slot, pool_row, live, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def _decode(pairs, ASSEMBLY: gl.constexpr):
+    """Pairs of codes as two float16 tensors of the same shape and layout."""
+    return gl.inline_asm_elementwise(
+        ASSEMBLY, "=r,=r,r", [pairs], (gl.float16, gl.float16), is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def _decode_keys(pairs, CODEC: gl.constexpr, LAYOUT: gl.constexpr):
     """[WARPS, pairs, tokens] as operand [WARPS, columns, tokens], ordered as the queries are."""
     PAIRS: gl.constexpr = pairs.shape[1]
     TOKENS: gl.constexpr = pairs.shape[2]
-    front, back = gl.inline_asm_elementwise(
-        _keys_assembly(CODEC),
-        "=r,=r,r",
-        [pairs],
-        (gl.float16, gl.float16),
-        is_pure=True,
-        pack=2,
-    )
+    front, back = _decode(pairs, _keys_assembly(CODEC))
     halves = gl.reshape(gl.join(front, back), (WARPS, PAIRS // 8, 8, TOKENS, 2))
     keys = gl.reshape(gl.permute(halves, (0, 1, 4, 2, 3)), (WARPS, 2 * PAIRS, TOKENS))
     return gl.convert_layout(keys, LAYOUT, assert_trivial=True)
@@ -176,14 +179,7 @@ def add_values(tile, weights, decays, raised, even, odd, CODEC: gl.constexpr):
     TOKENS: gl.constexpr = tile.shape[0]
     for first in gl.static_range(0, TOKENS, 16):
         pairs = tile.slice(first, 16, 0).load(RIGHT)
-        values, odd_values = gl.inline_asm_elementwise(
-            _values_assembly(CODEC),
-            "=r,=r,r",
-            [pairs],
-            (gl.float16, gl.float16),
-            is_pure=True,
-            pack=2,
-        )
+        values, odd_values = _decode(pairs, _values_assembly(CODEC))
         weight = weights.slice(first, 16, 1).load(LEFT)
         even = mma_v2(weight, values, even)
         odd = mma_v2(weight, odd_values, odd)

@@ -1,4 +1,4 @@
-"""Reads from a model runner what `support` decides on."""
+"""Reads from a model runner what `support` decides on, and from its pool how keys are written."""
 
 from __future__ import annotations
 

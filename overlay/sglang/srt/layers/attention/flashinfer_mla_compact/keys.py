@@ -1,4 +1,6 @@
-"""The KV pool as upstream's forward methods see it: a layer's keys come back ready to attend to."""
+"""The KV pool as upstream's forward methods see it: a layer's keys come back ready to attend to,
+and new ones are written in one launch.
+"""
 
 from __future__ import annotations
 

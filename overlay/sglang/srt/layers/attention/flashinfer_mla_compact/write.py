@@ -28,15 +28,13 @@ def encode(value, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
     SHIFT: tl.constexpr = 20 if IS_E4M3 else 21
     UNBIAS: tl.constexpr = (127 - 7 if IS_E4M3 else 127 - 15) << 23
     ALIGN: tl.constexpr = (141 if IS_E4M3 else 134) << 23  # 2**14, 2**7
-    OVERFLOW: tl.constexpr = 0x43F00000 if IS_E4M3 else 0x47800000  # 480, 65,536
     odd = (magnitude >> SHIFT) & 1
     normal = (magnitude - UNBIAS + ((1 << (SHIFT - 1)) - 1) + odd) >> SHIFT
     unit = tl.full(magnitude.shape, ALIGN, tl.uint32).to(tl.float32, bitcast=True)
     aligned = magnitude.to(tl.float32, bitcast=True) + unit
     subnormal = aligned.to(tl.uint32, bitcast=True) - ALIGN
     code = tl.where(magnitude < UNBIAS + (1 << 23), subnormal, normal)
-    code = tl.where(magnitude >= OVERFLOW, TOP, tl.minimum(code, TOP))
-    code = tl.where(magnitude > 0x7F800000, 0x7F, code)
+    code = tl.where(magnitude > 0x7F800000, 0x7F, tl.minimum(code, TOP))
     return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
 
 
