@@ -18,6 +18,7 @@ DIRECT = (
     "direct_gluon",
     "direct_mma_tile",
     "direct_mma",
+    "direct_wgmma_scores",
     "direct_wgmma_wide",
     "direct_configs",
     "direct",

@@ -25,9 +25,10 @@ else:
 class Config:
     """How one card runs one height of query tile.
 
-    rows, tokens: query rows and KV tokens of a tile. stages: tiles that are copied ahead, for the
-    plain kernel alone. registers: most a thread may use, None for no limit. blocks: programs that
-    fit on an SM at once. shortest: fewest tokens of a split. kernel: its name in KERNELS.
+    rows, tokens: query rows and KV tokens of a tile. warps: those that add values up; "wgmma" has
+    four more, for the weights. stages: tiles that are copied ahead, for the plain kernel alone.
+    registers: most a thread may use, None for no limit. blocks: programs that fit on an SM at
+    once. shortest: fewest tokens of a split. kernel: its name in KERNELS.
     """
 
     rows: int
@@ -56,8 +57,9 @@ CONFIGS: dict[int, dict[int, Config]] = {
     100: _LARGE,
     120: _SMALL,
 }
-# What a batch of one request takes instead: tiles of 32 rows share the work among more programs.
-ALONE: dict[int, dict[int, Config]] = {90: _LARGE}
+# What a batch of one request takes instead. Its splits are short: what each begins and ends with
+# outweighs what a second block hides, and tiles of 32 rows give more programs than tiles of 64.
+ALONE: dict[int, dict[int, Config]] = {90: _SMALL}
 # Where this Triton can't build the others.
 PLAIN: dict[int, dict[int, Config]] = {
     blocks: {

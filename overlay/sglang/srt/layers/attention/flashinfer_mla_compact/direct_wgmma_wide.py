@@ -1,8 +1,8 @@
 """The attention kernel of the direct path for Hopper, 64 query rows: same arguments and numbers as
 `direct_kernels.attend_splits`.
 
-64 rows fill a warpgroup instruction as they are. Two warpgroups halve the tokens of the scores and
-the columns of the values.
+Of three warpgroups one makes weights (`direct_wgmma_scores`), two decode tiles and add up values:
+what a tile waits for is done while another one is worked on, which eight warps in step can't.
 """
 
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import (
@@ -12,16 +12,25 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import (
     load_slots,
     power_of_two,
 )
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wgmma_scores import (
+    TILE,
+    weigh_tiles,
+)
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-WARPS = gl.constexpr(8)
-GROUPS = gl.constexpr(2)  # of four warps
+WARPS = gl.constexpr(8)  # that decode and add; four more make weights
+# A thread of the four; the eight have what is left of the SM's. Neither spills within its loop.
+SCORE_REGISTERS = gl.constexpr(104)
+VALUE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 2], [16, 256, 16]))
+VALUE_HEAD = gl.constexpr(gl.SliceLayout(1, VALUE))
+COLUMN = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [8, 1], [1, 0]))
 # A word holds four codes; its float16 values leave one by one, which costs no instruction.
 _E4M3 = gl.constexpr(
     "{ .reg .b16 low, high; .reg .b32 front, back; mov.b32 {low, high}, $4;"
@@ -49,53 +58,134 @@ def _decode(words, CODEC: gl.constexpr):
     return gl.reshape(halves, (words.shape[0], 4 * words.shape[1]))
 
 
+@gluon.constexpr_function
+def _raw_layout(words):
+    # Four lanes load 64 bytes of a row: the halves that a quarter-warp then stores lie in two
+    # rows, whose swizzles differ in parity, so that the eight stores hit all banks once.
+    columns = [[0, 16 << bit] for bit in range((words // 16).bit_length() - 1)]
+    return gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], *columns],
+        lane_bases=[[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[8, 0], [16, 0], [32, 0]],
+        block_bases=[],
+        shape=[64, words],
+    )
+
+
+@gluon.constexpr_function
+def _whole_layout():
+    # Every warp holds all rows: a minimum needs no exchange between warps.
+    return gl.DistributedLinearLayout(
+        reg_bases=[[1], [2]],
+        lane_bases=[[4], [8], [16], [32], [0]],
+        warp_bases=[[0], [0], [0]],
+        block_bases=[],
+        shape=[64],
+    )
+
+
 @gluon.jit
-def _load_raw(pool, slot, pool_row, LAYOUT: gl.constexpr):
+def _load_words(pool, slot, pool_row, LAYOUT: gl.constexpr):
     row = gl.convert_layout(slot, gl.SliceLayout(1, LAYOUT)).to(gl.int64) * pool_row
     word = gl.arange(0, LAYOUT.shape[1], gl.SliceLayout(0, LAYOUT))
     return gl.load(pool + row[:, None] + word[None, :])
 
 
-@gluon.constexpr_function
-def _raw_layout(tokens, words):
-    # Four lanes load 64 bytes of a row: the halves that a quarter-warp then stores lie in two
-    # rows, whose swizzles differ in parity, so that the eight stores hit all banks once.
-    columns = [[0, 16 << bit] for bit in range((words // 16).bit_length() - 1)]
-    rows = [[8 << bit, 0] for bit in range((tokens // 8).bit_length() - 1)]
-    return gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 2], *columns, *rows[3:]],
-        lane_bases=[[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
-        warp_bases=rows[:3],
-        block_bases=[],
-        shape=[tokens, words],
-    )
-
-
-@gluon.constexpr_function
-def _tops_layout():
-    # Each thread holds the maxima of both warpgroups for the rows of its scores.
-    return gl.DistributedLinearLayout(
-        reg_bases=[[8, 0], [0, 1]],
-        lane_bases=[[0, 0], [0, 0], [1, 0], [2, 0], [4, 0]],
-        warp_bases=[[16, 0], [32, 0], [0, 0]],
-        block_bases=[],
-        shape=[64, GROUPS],
-    )
+@gluon.jit
+def _load_tile(rows, start, end):
+    """The codes of a tile, from slots that were loaded before, and the slots of the next one."""
+    pool, slots, pool_row, slot = rows
+    nope = _load_words(pool, slot, pool_row, _raw_layout(128))
+    rope = _load_words(pool + 128, slot, pool_row, _raw_layout(16))
+    return nope, rope, load_slots(slots, start + TILE, end - 1, TILE, _raw_layout(128))
 
 
 @gluon.jit
-def _tile_top(score, LAYOUT: gl.constexpr):
-    # One exchange between the warps; a reduction over all tokens at once would take two.
-    parts = gl.reshape(score, (score.shape[0], GROUPS, score.shape[1] // GROUPS))
-    return gl.max(gl.convert_layout(gl.max(parts, 2), LAYOUT), 1)
+def _store_tile(nope, rope, tiles, full, buffer, CODEC: gl.constexpr):
+    keys, rope_keys = tiles
+    keys.index(buffer).store(_decode(nope, CODEC))
+    rope_keys.index(buffer).store(_decode(rope, CODEC))
+    fence_async_shared()
+    mbarrier.arrive(full.index(buffer), count=1)
 
 
 @gluon.jit
-def _sum_in_threads(weight):
-    """Sums of what each thread holds of a row, [rows, GROUPS, 4]: no exchange within the loop."""
-    ROWS: gl.constexpr = weight.shape[0]
-    parts = gl.reshape(weight, (ROWS, GROUPS, weight.shape[1] // GROUPS // 8, 4, 2))
-    return gl.sum(gl.sum(parts, 4), 2)
+def _ready_queries(query, work, queries, ready, HEADS: gl.constexpr):
+    NOPE: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
+    ROPE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    q_nope, q_rope, nope_token, nope_head, rope_token, rope_head, scale = query
+    item, tile, _, _ = work
+    nope, rope, scales = queries
+    nope_halves, rope_halves, exponent = lift_query(
+        load_query(q_nope, nope_token, nope_head, item, tile, HEADS, TILE, 512, NOPE),
+        load_query(q_rope, rope_token, rope_head, item, tile, HEADS, TILE, 64, ROPE),
+    )
+    nope.store(nope_halves)
+    rope.store(rope_halves)
+    scales.store(scale * power_of_two(-exponent))
+    fence_async_shared()
+    mbarrier.arrive(ready, count=1)
+
+
+@gluon.jit
+def _store_values(acc, keys, results, item, tile, HEADS: gl.constexpr, GROUP: gl.constexpr):
+    partial, out, out_token, out_head = results
+    # By way of the tiles' place: an instruction would store parts of eight rows.
+    lines = keys._reinterpret(gl.float32, [TILE, 512], gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
+    lines.store(acc)
+    result = lines.load(COLUMN)
+    col = gl.arange(0, 512, gl.SliceLayout(0, COLUMN))[None, :]
+    local, head, live, token = item_rows(item, tile, HEADS, TILE, gl.SliceLayout(1, COLUMN))
+    place = gl.load(item + 6)
+    if place >= 0:
+        first = place.to(gl.int64) * (GROUP * HEADS)
+        part = partial + ((first + local * HEADS + head) * 512)[:, None]
+        gl.store(part + col, result, mask=live[:, None])
+    else:
+        row = out + (token * out_token + head * out_head)[:, None]
+        gl.store(row + col, result.to(out.dtype.element_ty), mask=live[:, None])
+
+
+@gluon.jit
+def _add_tiles(
+    work,
+    results,
+    query,
+    rows,
+    shared,
+    HEADS: gl.constexpr,
+    GROUP: gl.constexpr,
+    CODEC: gl.constexpr,
+):
+    item, tile, begin, end = work
+    pool, slots, pool_row = rows
+    queries, tiles, shares, barriers = shared
+    weights, decays = shares
+    ready, full, weighed, added = barriers
+    slot = load_slots(slots, begin, end - 1, TILE, _raw_layout(128))
+    _ready_queries(query, work, queries, ready, HEADS)
+    nope, rope, slot = _load_tile((pool, slots, pool_row, slot), begin, end)
+    _store_tile(nope, rope, tiles, full, 0, CODEC)
+    # Not before the fence of the tile before, which waits for loads that are under way.
+    nope, rope, slot = _load_tile((pool, slots, pool_row, slot), begin + TILE, end)
+    acc = gl.zeros([TILE, 512], gl.float32, VALUE)
+    done = 0
+    for start in range(begin, end, TILE):
+        buffer = done & 1
+        if start + TILE < end:
+            _store_tile(nope, rope, tiles, full, buffer ^ 1, CODEC)
+        nope, rope, slot = _load_tile((pool, slots, pool_row, slot), start + 2 * TILE, end)
+        mbarrier.wait(weighed, buffer)
+        if gl.min(decays.load(_whole_layout()), 0) < 1.0:
+            acc = acc * decays.load(VALUE_HEAD)[:, None]
+        acc = warpgroup_mma(weights, tiles[0].index(buffer), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(added, count=1)
+        done += 1
+
+    mbarrier.wait(weighed, done & 1)
+    acc = acc * decays.load(VALUE_HEAD)[:, None]
+    _store_values(acc, tiles[0], results, item, tile, HEADS, GROUP)
 
 
 @gluon.jit
@@ -126,99 +216,48 @@ def attend_splits_wide(
     WRITE_LSE: gl.constexpr,
 ):
     """One program: 64 (token, head) rows of one item. `scale` includes log2(e)."""
-    SCORE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, GROUPS], [16, TOKENS // GROUPS, 16])
-    VALUE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, GROUPS], [16, 256, 16])
-    HEAD: gl.constexpr = gl.SliceLayout(1, SCORE)
-    VALUE_HEAD: gl.constexpr = gl.SliceLayout(1, VALUE)
-    RAW: gl.constexpr = _raw_layout(TOKENS, 128)
-    ROPE_RAW: gl.constexpr = _raw_layout(TOKENS, 16)
-    TOPS: gl.constexpr = _tops_layout()
-    NOPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
-    ROPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
-    COLUMN: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [WARPS, 1], [1, 0])
+    gl.static_assert(ROWS == TILE and TOKENS == TILE)
     HALVES: gl.constexpr = gl.NVMMASharedLayout(128, 16)
-
+    FLOATS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     tile = gl.program_id(0)
     index = gl.program_id(1)
     item = items + index * 8
-    count = gl.load(item_count)
     begin = gl.load(item + 3)
     end = gl.load(item + 4)
-    if (index >= count) | (begin >= end):
+    if (index >= gl.load(item_count)) | (begin >= end):
         return
-    slots += gl.load(item + 2)
+    nope = gl.allocate_shared_memory(gl.float16, [TILE, 512], HALVES)
+    rope = gl.allocate_shared_memory(gl.float16, [TILE, 64], HALVES)
+    keys = gl.allocate_shared_memory(gl.float16, [2, TILE, 512], HALVES)
+    rope_keys = gl.allocate_shared_memory(gl.float16, [2, TILE, 64], HALVES)
+    weights = gl.allocate_shared_memory(gl.float16, [TILE, TILE], HALVES)
+    scales = gl.allocate_shared_memory(gl.float32, [TILE], FLOATS)
+    decays = gl.allocate_shared_memory(gl.float32, [TILE], FLOATS)
+    full = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+    others = gl.allocate_shared_memory(gl.int64, [3, 1], BARRIER)
+    for one in gl.static_range(2):
+        mbarrier.init(full.index(one), count=1)
+    for one in gl.static_range(3):
+        mbarrier.init(others.index(one), count=1)
+
+    work = (item, tile, begin, end)
+    query = (q_nope, q_rope, nope_token, nope_head, rope_token, rope_head, scale)
+    queries = (nope, rope, scales)
+    tiles = (keys, rope_keys)
+    shares = (weights, decays)
+    # The queries are there; a tile is there; its weights are; they may be overwritten.
+    barriers = (others.index(0), full, others.index(1), others.index(2))
+    results = (partial, out, out_token, out_head)
     pool = pool.to(gl.pointer_type(gl.int32))
-    pool_row = pool_row // 4
-    slot = load_slots(slots, begin, end - 1, TOKENS, RAW)
-    raw = _load_raw(pool, slot, pool_row, RAW)
-    rope_raw = _load_raw(pool + 128, slot, pool_row, ROPE_RAW)
-    slot = load_slots(slots, begin + TOKENS, end - 1, TOKENS, RAW)
-
-    nope = gl.allocate_shared_memory(gl.float16, [ROWS, 512], HALVES)
-    rope = gl.allocate_shared_memory(gl.float16, [ROWS, 64], HALVES)
-    nope_query, rope_query, exponent = lift_query(
-        load_query(q_nope, nope_token, nope_head, item, tile, HEADS, ROWS, 512, NOPE_QUERY),
-        load_query(q_rope, rope_token, rope_head, item, tile, HEADS, ROWS, 64, ROPE_QUERY),
+    slots += gl.load(item + 2)
+    row = pool_row // 4
+    shared = (queries, tiles, shares, barriers)
+    gl.warp_specialize(
+        [
+            (_add_tiles, (work, results, query, (pool, slots, row), shared, HEADS, GROUP, CODEC)),
+            (weigh_tiles, (work, (partial_lse, lse), shared, HEADS, GROUP, WRITE_LSE)),
+        ],
+        [4],
+        [SCORE_REGISTERS],
     )
-    nope.store(nope_query)
-    rope.store(rope_query)
-    row_scale = gl.convert_layout(scale * power_of_two(-exponent), HEAD)
-    keys = gl.allocate_shared_memory(gl.float16, [TOKENS, 512], HALVES)
-    rope_keys = gl.allocate_shared_memory(gl.float16, [TOKENS, 64], HALVES)
-    weights = gl.allocate_shared_memory(gl.float16, [ROWS, TOKENS], HALVES)
-
-    local, _, _, _ = item_rows(item, tile, HEADS, ROWS, HEAD)
-    seen = gl.minimum(gl.load(item + 5) - gl.load(item + 1) + 1 + local, end)
-    acc = gl.zeros([ROWS, 512], gl.float32, VALUE)
-    top = gl.full([ROWS], float("-inf"), gl.float32, HEAD)
-    total = _sum_in_threads(gl.zeros([ROWS, TOKENS], gl.float32, SCORE))
-    SUMS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, total.type.layout))
-    for start in range(begin, end, TOKENS):
-        keys.store(_decode(raw, CODEC))
-        rope_keys.store(_decode(rope_raw, CODEC))
-        fence_async_shared()
-        score = gl.zeros([ROWS, TOKENS], gl.float32, SCORE)
-        score = warpgroup_mma(nope, keys.permute((1, 0)), score, use_acc=False, is_async=True)
-        score = warpgroup_mma(rope, rope_keys.permute((1, 0)), score, is_async=True)
-        score = warpgroup_mma_wait(0, deps=[score])
-        position = start + gl.arange(0, TOKENS, gl.SliceLayout(0, SCORE))
-        limit = end if GROUP == 1 else seen[:, None]
-        score = gl.where(position[None, :] < limit, score, float("-inf"))
-        tile_top = gl.convert_layout(_tile_top(score, TOPS), HEAD, assert_trivial=True)
-        new_top = gl.maximum(top, tile_top * row_scale)
-        # A token of a group may see nothing of a tile: -inf - -inf would be NaN.
-        shift = gl.where(new_top == float("-inf"), 0.0, new_top)
-        decay = gl.exp2(top - shift)
-        weight = gl.exp2(score * row_scale[:, None] - shift[:, None])
-        top = new_top
-        weights.store(weight.to(gl.float16))
-        fence_async_shared()
-        # Not before the fence, which waits for loads that are under way.
-        raw = _load_raw(pool, slot, pool_row, RAW)
-        rope_raw = _load_raw(pool + 128, slot, pool_row, ROPE_RAW)
-        slot = load_slots(slots, start + 2 * TOKENS, end - 1, TOKENS, RAW)
-        acc = acc * gl.convert_layout(decay, VALUE_HEAD, assert_trivial=True)[:, None]
-        acc = warpgroup_mma(weights, keys, acc, is_async=True)
-        decay = gl.convert_layout(decay, SUMS, assert_trivial=True)
-        total = total * decay[:, None, None] + _sum_in_threads(weight)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-
-    sums = gl.convert_layout(gl.sum(gl.sum(total, 2), 1), HEAD)
-    share = gl.where(sums == 0.0, 0.0, 1.0 / sums)
-    row_lse = top + gl.log2(sums)
-    acc = acc * gl.convert_layout(share, VALUE_HEAD, assert_trivial=True)[:, None]
-    result = gl.convert_layout(acc, COLUMN)
-    col = gl.arange(0, 512, gl.SliceLayout(0, COLUMN))[None, :]
-    local, head, live, token = item_rows(item, tile, HEADS, ROWS, gl.SliceLayout(1, COLUMN))
-    own, own_head, own_live, own_token = item_rows(item, tile, HEADS, ROWS, HEAD)
-    place = gl.load(item + 6)
-    if place >= 0:
-        first = place.to(gl.int64) * (GROUP * HEADS)
-        part = partial + ((first + local * HEADS + head) * 512)[:, None]
-        gl.store(part + col, result, mask=live[:, None])
-        gl.store(partial_lse + (first + own * HEADS + own_head), row_lse, mask=own_live)
-    else:
-        row = out + (token * out_token + head * out_head)[:, None]
-        gl.store(row + col, result.to(out.dtype.element_ty), mask=live[:, None])
-        if WRITE_LSE:
-            gl.store(lse + own_token * HEADS + own_head, row_lse, mask=own_live)
