@@ -99,7 +99,7 @@ def _gather(backend: str) -> Callable[[Case], Attention]:
 
 
 def _gather_alone(case: Case) -> Attention:
-    gather = load("gather")
+    gather = load("launch", "gather")
     active = case.spot.active
     count = torch.tensor([active], dtype=torch.int32, device=case.device)
     compact = torch.zeros(active, 1, WIDTH, dtype=torch.bfloat16, device=case.device)

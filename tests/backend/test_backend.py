@@ -114,8 +114,7 @@ def test_keys_that_are_too_large_are_written_as_torch_casts_them_to_the_pools_dt
     pool.dtype = dtype
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
     largest = torch.tensor([float("inf")]).to(dtype).view(torch.uint8)
-    with attention._keys_for_reading():
-        assert attention.token_to_kv_pool._top == largest.item()
+    assert attention._run_with_keys(lambda: attention.token_to_kv_pool._top) == largest.item()
 
 
 def test_every_layer_of_every_step_asks_the_pool(backend: Any) -> None:

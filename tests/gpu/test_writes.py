@@ -32,9 +32,11 @@ def written_by_both(
     pool.set_mla_kv_buffer(layer, slots, keys[..., :NOPE], keys[..., NOPE:])
     expected = rows.clone()
     rows.copy_(before)
-    with compact._keys_for_reading():
-        reader = compact.token_to_kv_pool
-        reader.set_mla_kv_buffer(layer, slots, keys[..., :NOPE], keys[..., NOPE:])
+    compact._run_with_keys(
+        lambda: compact.token_to_kv_pool.set_mla_kv_buffer(
+            layer, slots, keys[..., :NOPE], keys[..., NOPE:]
+        )
+    )
     return before, expected, rows
 
 

@@ -8,8 +8,7 @@ what need not or can't go through the compact buffer reads FP8 rows directly (`d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,16 +111,13 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
             planner.wait()
 
     def forward_decode(self, *inputs: Any, **options: Any) -> Any:
-        with self._keys_for_reading():
-            return super().forward_decode(*inputs, **options)
+        return self._run_with_keys(super().forward_decode, *inputs, **options)
 
     def forward_extend(self, *inputs: Any, **options: Any) -> Any:
-        with self._keys_for_reading():
-            return super().forward_extend(*inputs, **options)
+        return self._run_with_keys(super().forward_extend, *inputs, **options)
 
-    @contextmanager
-    def _keys_for_reading(self) -> Iterator[None]:
-        """While upstream runs a layer, its pool hands out keys that are ready to attend to.
+    def _run_with_keys(self, forward: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+        """While `forward` runs a layer, the pool hands out keys that are ready to attend to.
 
         Models reach the pool through the backend, too, and write to what `get_key_buffer` gives
         them: outside of attention it must be the pool itself.
@@ -129,7 +125,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         pool = self.token_to_kv_pool
         self.token_to_kv_pool = KeyReader(pool, self._read_keys, self._top)
         try:
-            yield
+            return forward(*inputs, **options)
         finally:
             self.token_to_kv_pool = pool
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 from sglang.srt.layers.attention.flashinfer_mla_compact.context import (
@@ -37,8 +38,14 @@ def mla_pool(runner: Any) -> Any:
 
 def writes_plainly(pool: Any) -> bool:
     """Whether a pool writes new keys as upstream's plain MLA pool: a cast, then row by row."""
+    kind: Any = type(pool)
+    return _kind_writes_plainly(kind)
+
+
+@cache  # asked in every layer of every step
+def _kind_writes_plainly(kind: Any) -> bool:
     return all(
-        getattr(type(pool), name, None) is getattr(MLATokenToKVPool, name, None) for name in WRITERS
+        getattr(kind, name, None) is getattr(MLATokenToKVPool, name, None) for name in WRITERS
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
 
 NOPE_WORDS = tl.constexpr(128)  # 512 bytes of latent, read as uint32
 ROPE_WORDS = tl.constexpr(16)  # 64 bytes of rope
@@ -99,6 +100,9 @@ def gather_rows_kernel(
         rope = next_rope
 
 
+launch_gather = Launcher(gather_rows_kernel, WARPS)
+
+
 def grid_programs(device: torch.device) -> int:
     """Programs of the fixed grid on this device; 4 where there is no CUDA (the interpreter)."""
     if device.type != "cuda":
@@ -124,14 +128,14 @@ def gather_rows(
         programs: size of the grid, from `grid_programs`.
     """
     words = key_buffer.view(torch.int32)
-    gather_rows_kernel[(programs,)](
+    launch_gather(
+        programs,
         words,
         words.stride(0),
         slots,
         count,
         out,
         out.shape[0],
-        IS_E4M3=key_buffer.dtype == torch.float8_e4m3fn,
-        TILE=ROWS_PER_TILE,
-        num_warps=WARPS,
+        key_buffer.dtype == torch.float8_e4m3fn,
+        ROWS_PER_TILE,
     )

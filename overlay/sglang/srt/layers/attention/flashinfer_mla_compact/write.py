@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
 
 NOPE = tl.constexpr(512)
 ROPE = tl.constexpr(64)
@@ -64,6 +65,9 @@ def write_rows_kernel(
     tl.store(row + NOPE + rotary, encode(value, IS_E4M3, TOP))
 
 
+launch_write = Launcher(write_rows_kernel, WARPS)
+
+
 def write_rows(
     key_buffer: torch.Tensor,
     slots: torch.Tensor,
@@ -83,7 +87,8 @@ def write_rows(
         reserved: the slot that keeps what it holds, the sink of padded tokens; -1 for none.
     """
     rows = key_buffer.view(torch.uint8)
-    write_rows_kernel[(len(slots),)](
+    launch_write(
+        slots.shape[0],
         rows,
         rows.stride(0),
         slots,
@@ -91,10 +96,9 @@ def write_rows(
         nope.stride(0),
         rope,
         rope.stride(0),
-        IS_E4M3=key_buffer.dtype == torch.float8_e4m3fn,
-        TOP=top,
-        RESERVED=reserved,
-        num_warps=WARPS,
+        key_buffer.dtype == torch.float8_e4m3fn,
+        top,
+        reserved,
     )
 
 
