@@ -50,12 +50,14 @@ class Answer:
         ended: "length" or "abort".
         cached: prompt tokens that the prefix cache had.
         steps: target verify steps of a speculative engine; 0 for any other.
+        loaded: cached tokens that a hierarchical cache loaded from the host's memory.
     """
 
     tokens: list[int]
     ended: str
     cached: int = 0
     steps: int = 0
+    loaded: int = 0
 
 
 def serve(
@@ -170,7 +172,8 @@ async def _answer(engine: Any, asked: Ask, room: asyncio.Semaphore) -> Answer:
             if asked.abort_after and len(tokens) >= asked.abort_after:
                 engine.tokenizer_manager.abort_request(name)
     cached, steps = (int(about.get(key, 0)) for key in ("cached_tokens", "spec_verify_ct"))
-    return Answer(tokens, about["finish_reason"]["type"], cached, steps)
+    loaded = (about.get("cached_tokens_details") or {}).get("host", 0)
+    return Answer(tokens, about["finish_reason"]["type"], cached, steps, loaded)
 
 
 def _sampling(asked: Ask) -> dict[str, Any]:
