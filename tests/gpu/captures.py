@@ -34,6 +34,7 @@ class Captured:
     backend: Any
     size: int
     drafts: int = 0
+    verify: Callable[..., Any] = verify_batch
     graph: Any = field(init=False)
     outputs: list[torch.Tensor] = field(init=False)
 
@@ -51,7 +52,7 @@ class Captured:
     def _padding(self, tokens: int) -> Any:
         requests = torch.zeros(self.size, dtype=torch.int64, device=DEVICE)
         if self.drafts:
-            return verify_batch(self.engine, requests, [1] * self.size, self.drafts)
+            return self.verify(self.engine, requests, [1] * self.size, self.drafts)
         return decode_batch(self.engine, requests, [1] * self.size)
 
     def _step(self) -> list[torch.Tensor]:
@@ -97,13 +98,24 @@ class Captured:
 
 
 def capture_sizes(
-    engine: Engine, backend: Any, sizes: Sequence[int], drafts: int = 0
+    engine: Engine,
+    backend: Any,
+    sizes: Sequence[int],
+    drafts: int = 0,
+    verify: Callable[..., Any] = verify_batch,
 ) -> dict[int, Captured]:
-    """A graph for each batch size, largest first; drafts > 0 captures target verify."""
+    """A graph for each batch size, largest first; drafts > 0 captures batches of `verify`."""
     largest = max(sizes)
     backend.init_cuda_graph_state(largest, largest * max(1, drafts))
-    return {size: Captured(engine, backend, size, drafts) for size in sorted(sizes, reverse=True)}
+    descending = sorted(sizes, reverse=True)
+    return {size: Captured(engine, backend, size, drafts, verify) for size in descending}
 
 
-def capture_one(engine: Engine, backend: Any, size: int, drafts: int = 0) -> Captured:
-    return capture_sizes(engine, backend, [size], drafts)[size]
+def capture_one(
+    engine: Engine,
+    backend: Any,
+    size: int,
+    drafts: int = 0,
+    verify: Callable[..., Any] = verify_batch,
+) -> Captured:
+    return capture_sizes(engine, backend, [size], drafts, verify)[size]

@@ -11,6 +11,7 @@ from sglang.srt.model_executor.forward_batch_info import (
     ForwardBatch,
     ForwardMode,
 )
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
 from tests.gpu import plans
@@ -93,6 +94,17 @@ def verify_batch(
         seq_lens_sum=batch.seq_lens_sum,
         seq_lens_cpu=batch.seq_lens_cpu,
     )
+    plans.bind(engine.runner, batch)
+    return batch
+
+
+def dflash_batch(
+    engine: Engine, requests: torch.Tensor, prefixes: Sequence[int], drafts: int
+) -> Any:
+    """A target verify of DFLASH, whose host lengths count the drafts and device lengths do not."""
+    batch = verify_batch(engine, requests, prefixes, drafts)
+    batch.seq_lens_cpu = batch.seq_lens_cpu + drafts
+    batch.spec_info = DFlashVerifyInput(batch.input_ids, batch.positions, drafts)
     plans.bind(engine.runner, batch)
     return batch
 

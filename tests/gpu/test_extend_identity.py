@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 
 from tests.gpu.captures import capture_one
 from tests.gpu.compare import assert_same_bits
 from tests.gpu.engine import Engine, Shape, dtype_name
-from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
+from tests.gpu.steps import decode_batch, dflash_batch, extend_batch, run_eager, verify_batch
 
 # Cached prefix and new tokens of each request.
 EXTENDS = {
@@ -71,6 +74,41 @@ def test_target_verify_equals_stock_eager_captured_and_padded() -> None:
         assert_same_bits(run_eager(engine, compact, batch, inputs), expected, f"eager {prefixes}")
         graphed = control.replay(batch, inputs)
         assert_same_bits(captured.replay(batch, inputs), graphed, f"captured {prefixes}")
+
+
+def test_dflash_verify_that_is_planned_on_the_host_equals_stock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not hasattr(FlashInferMLAAttnBackend, "_build_fast_verify_plan_kwargs"):
+        pytest.skip("this release plans no verify from host arrays")
+    engine, drafts = Engine(Shape()), 4
+    stock, compact = engine.pair()
+    captured = capture_one(engine, compact, 4, drafts, dflash_batch)
+    control = capture_one(engine, stock, 4, drafts, dflash_batch)
+    planned = host_plans(compact, monkeypatch)
+    for turn, prefixes in enumerate(([300], [5, 700], [64, 1, 129, 300]), start=1):
+        requests = engine.place([prefix + drafts for prefix in prefixes])
+        batch = dflash_batch(engine, requests, prefixes, drafts)
+        inputs = engine.inputs(drafts * len(prefixes))
+        expected = run_eager(engine, stock, batch, inputs)
+        assert_same_bits(run_eager(engine, compact, batch, inputs), expected, f"eager {prefixes}")
+        graphed = control.replay(batch, inputs)
+        assert_same_bits(captured.replay(batch, inputs), graphed, f"captured {prefixes}")
+        assert len(planned) == turn
+
+
+def host_plans(backend: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that takes the host arrays of each plan that is made from such."""
+    updater, planned = backend.indices_updater_prefill, []
+    right = updater.update
+
+    def update(*arguments: Any, **options: Any) -> None:
+        if options.get("fast_verify_plan_kwargs"):
+            planned.append(options["fast_verify_plan_kwargs"])
+        right(*arguments, **options)
+
+    monkeypatch.setattr(updater, "update", update)
+    return planned
 
 
 def test_a_decode_in_between_leaves_a_captured_verify_right() -> None:
