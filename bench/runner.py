@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from bench.cores import shares
 from bench.loads import Load, Requests, requests
 from bench.lookup import read_task
 from bench.results import Results, record
@@ -145,8 +146,8 @@ def _workers(plan: Plan, group: list[Setup], failures: list[str]) -> Iterator[li
     workers: list[Worker] = []
     grace = 0.0
     try:
-        for setup in group:
-            workers.append(Worker(_launch(plan, setup)))
+        for setup, cpus in zip(group, shares(len(group)), strict=True):
+            workers.append(Worker(_launch(plan, setup, cpus)))
         for worker in list(workers):
             try:
                 worker.wait_until_ready()
@@ -173,10 +174,10 @@ def _check_pool(plan: Plan, worker: Worker) -> None:
         )
 
 
-def _launch(plan: Plan, setup: Setup) -> Launch:
+def _launch(plan: Plan, setup: Setup, cpus: frozenset[int]) -> Launch:
     task = read_task(Path(plan.engine.model))
     probe = task.probe_layer if task else 0
-    return Launch(setup, plan.engine, plan.logs / f"{setup.name}.log", probe)
+    return Launch(setup, plan.engine, plan.logs / f"{setup.name}.log", probe, cpus)
 
 
 def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) -> None:

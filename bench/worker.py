@@ -35,12 +35,14 @@ class Launch:
         engine: what all engines of the run have in common.
         log: file for everything that the engine prints.
         probe_layer: the layer that a wrong-row setup disturbs.
+        cpus: those that the engine's processes may use; empty for all.
     """
 
     setup: Setup
     engine: Engine
     log: Path
     probe_layer: int = 0
+    cpus: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def run(launch: Launch, connection: Connection) -> None:
     """
     os.setsid()
     _redirect(launch.log)
+    if launch.cpus:
+        os.sched_setaffinity(0, launch.cpus)
     try:
         engine = _start(launch)
         connection.send(describe(engine))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -48,6 +49,18 @@ def test_turns_go_to_and_fro(model: Path) -> None:
     done = serve(*options(model, "stock", "compact"), "--interleave")
     turns = [line.split()[0] for line in done.stderr.splitlines() if " 1x100: " in line]
     assert turns == ["compact", "stock", "stock", "compact", "compact", "stock"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_engines_that_are_up_at_once_run_on_cpus_of_their_own(model: Path, tmp_path: Path) -> None:
+    done = serve(*options(model, "stock", "compact"), "--interleave", "--logs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    logs = [(tmp_path / f"{name}.log").read_text() for name in ("stock", "compact")]
+    told = [line for log in logs for line in log.splitlines() if line.startswith("cpus: ")]
+    one, other = [set(json.loads(line.removeprefix("cpus: "))) for line in told]
+    assert one
+    assert other
+    assert not one & other
 
 
 def test_a_stopped_run_continues_with_what_it_lacks(model: Path) -> None:

@@ -34,6 +34,7 @@ WRITE = {
     "pool": "*u8",
     "pool_stride": "i32",
     "slots": "*i64",
+    "slots_stride": "i32",
     "nope_stride": "i32",
     "rope_stride": "i32",
 }

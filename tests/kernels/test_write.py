@@ -92,3 +92,14 @@ def test_latent_and_rope_may_lie_apart_with_strides_of_their_own() -> None:
     pool = empty_pool(4, torch.float8_e5m2)
     write(pool, torch.arange(4, dtype=torch.int32), nope, rope)
     assert wrong_bytes(pool, torch.cat([nope, rope], dim=-1).to(torch.float8_e5m2)) == []
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_keys_of_a_draft_step_lie_in_its_column_of_the_slots(step: int) -> None:
+    """sglang lays slots out as requests x steps and hands each step a strided view of them."""
+    slots = torch.tensor([[1, 2, 3], [9, 4, 7], [5, 0, 8]])
+    keys = every_value(torch.bfloat16)[:3]
+    pool, expected = empty_pool(10, FP8[0]), empty_pool(10, FP8[0])
+    write(pool, slots[:, step], keys[..., :NOPE], keys[..., NOPE:])
+    expected[slots[:, step]] = keys.to(FP8[0])
+    assert wrong_bytes(pool, expected) == []

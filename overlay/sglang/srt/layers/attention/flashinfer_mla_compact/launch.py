@@ -1,8 +1,8 @@
 """Launch a Triton kernel without the look that Triton takes at every argument of every launch.
 
 `kernel[grid](...)` finds out each time how the kernel is specialised, and an eager layer's time
-can be the host's. Called by itself, what that first launch compiled takes about half the host
-time. Triton's tutorial on a fused softmax keeps the compiled kernel in the same way.
+can be the host's. What that first launch compiled is called by itself instead, as Triton's tutorial
+on a fused softmax does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Launcher:
     """A kernel, compiled by an ordinary launch once for every kind of arguments.
 
     A kind is the device and all that Triton specialises on for NVIDIA's cards: of a tensor, its
-    dtype and whether it starts at a multiple of 16 bytes; of anything else, its value. A value
-    that seldom comes twice is no argument for this. Launches go to the current stream, as
+    dtype and whether it starts at a multiple of 16 bytes; of anything else, its value, which is of
+    one Python type at each place. A value that seldom comes twice is no argument for this. Launches go to the current stream, as
     ordinary ones do, and may be captured. Triton's launch hooks see all launches; a kernel's
     `pre_run_hooks`, and knobs that change what is compiled, only have a say in a kind's first.
 

@@ -44,6 +44,7 @@ def write_rows_kernel(
     pool,  # *uint8, the layer's rows
     pool_stride,
     slots,  # *int64 [tokens]
+    slots_stride,
     nope,  # *bf16 or *fp16 [tokens, 512]
     nope_stride,
     rope,  # *bf16 or *fp16 [tokens, 64]
@@ -54,7 +55,7 @@ def write_rows_kernel(
 ):
     """One program a token."""
     token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + token).to(tl.int64)
+    slot = tl.load(slots + token * slots_stride).to(tl.int64)
     if slot == RESERVED:
         return
     row = pool + slot * pool_stride
@@ -80,7 +81,7 @@ def write_rows(
 
     Args:
         key_buffer: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free.
-        slots: [tokens] integers.
+        slots: [tokens] integers; the stride is free, as sglang's draft steps need.
         nope: [tokens, 1, 512], bfloat16 or float16; the row stride is free.
         rope: [tokens, 1, 64], of the same dtype; the row stride is free.
         top: from `top_code` for the pool's dtype.
@@ -92,6 +93,7 @@ def write_rows(
         rows,
         rows.stride(0),
         slots,
+        slots.stride(0),
         nope,
         nope.stride(0),
         rope,

@@ -18,6 +18,7 @@ class Engine:
 
     def __init__(self, **options: Any) -> None:
         self.options = options
+        print(f"cpus: {sorted(os.sched_getaffinity(0))}", flush=True)
         if os.environ.get("FAKE_FAILS") == options["attention_backend"]:
             raise RuntimeError("no kernel for this device")
         # Like the scheduler: a process that outlives a worker which is killed alone.
