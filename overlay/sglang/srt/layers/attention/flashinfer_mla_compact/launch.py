@@ -18,9 +18,10 @@ class Launcher:
 
     A kind is the device and all that Triton specialises on for NVIDIA's cards: of a tensor, its
     dtype and whether it starts at a multiple of 16 bytes; of anything else, its value, which is of
-    one Python type at each place. A value that seldom comes twice is no argument for this. Launches go to the current stream, as
-    ordinary ones do, and may be captured. Triton's launch hooks see all launches; a kernel's
-    `pre_run_hooks`, and knobs that change what is compiled, only have a say in a kind's first.
+    one Python type at each place. A value that seldom comes twice is no argument for this.
+    Launches go to the current stream, as ordinary ones do, and may be captured. Triton's launch
+    hooks see all launches; a kernel's `pre_run_hooks`, and knobs that change what is compiled, only
+    have a say in a kind's first.
 
     Where nothing is compiled (the interpreter), or a Triton wants a compiled kernel called in
     another way, every launch is an ordinary one.
