@@ -32,11 +32,11 @@ def draft_batch(engine: Engine, requests: torch.Tensor, lengths: Sequence[int]) 
     return batch
 
 
-def draft_slots(engine: Engine, batch: Any) -> list[torch.Tensor]:
-    """Where each step writes, [requests] int64."""
+def draft_slots(engine: Engine, batch: Any) -> Sequence[torch.Tensor]:
+    """Where each step writes, [requests] int64: a column each, as upstream hands them out."""
     rows = engine.req_to_token[batch.req_pool_indices].long()
-    places = [batch.seq_lens[:, None] + step for step in range(STEPS - 1)]
-    return [rows.gather(1, place).squeeze(1) for place in places]
+    places = batch.seq_lens[:, None] + torch.arange(STEPS - 1, device=DEVICE)
+    return rows.gather(1, places).unbind(1)
 
 
 def make_drafts(engine: Engine, kind: Callable[..., Any]) -> Any:
@@ -46,7 +46,11 @@ def make_drafts(engine: Engine, kind: Callable[..., Any]) -> Any:
 
 
 def run_steps(
-    engine: Engine, drafts: Any, batch: Any, slots: list[torch.Tensor], inputs: list[list[Inputs]]
+    engine: Engine,
+    drafts: Any,
+    batch: Any,
+    slots: Sequence[torch.Tensor],
+    inputs: list[list[Inputs]],
 ) -> list[torch.Tensor]:
     """Every layer of the first step, then of the next one."""
     outputs = []
@@ -57,7 +61,11 @@ def run_steps(
 
 
 def plan_and_run(
-    engine: Engine, drafts: Any, batch: Any, slots: list[torch.Tensor], inputs: list[list[Inputs]]
+    engine: Engine,
+    drafts: Any,
+    batch: Any,
+    slots: Sequence[torch.Tensor],
+    inputs: list[list[Inputs]],
 ) -> list[torch.Tensor]:
     with torch.no_grad():
         drafts.init_forward_metadata(batch)
@@ -71,7 +79,7 @@ class Captured:
         self.engine, self.drafts, self.size = engine, drafts, size
         nobody = torch.zeros(size, dtype=torch.int64, device=DEVICE)
         self.batch = draft_batch(engine, nobody, [1] * size)
-        self.slots = [torch.zeros_like(nobody) for _ in range(STEPS - 1)]
+        self.slots = nobody[:, None].repeat(1, STEPS - 1).unbind(1)
         self.inputs = [engine.inputs(size) for _ in self.slots]
         drafts.init_cuda_graph_state(size, size)
         with torch.no_grad():
@@ -85,7 +93,7 @@ class Captured:
         return run_steps(self.engine, self.drafts, self.batch, self.slots, self.inputs)
 
     def replay(
-        self, batch: Any, slots: list[torch.Tensor], inputs: list[list[Inputs]]
+        self, batch: Any, slots: Sequence[torch.Tensor], inputs: list[list[Inputs]]
     ) -> list[torch.Tensor]:
         real, static = batch.batch_size, self.batch
         static.req_pool_indices.zero_()[:real] = batch.req_pool_indices

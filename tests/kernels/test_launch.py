@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher, specialised
 from triton.backends.compiler import GPUTarget
-from triton.compiler import CompiledKernel, make_backend
+from triton.compiler import make_backend
 from triton.runtime.jit import native_specialize_impl
 
 BYTES = torch.zeros(256, dtype=torch.uint8)
@@ -19,10 +19,8 @@ BYTES = BYTES[-BYTES.data_ptr() % 16 :]
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 
 
-class Compiled(CompiledKernel):  # type: ignore[misc]
+class Compiled:
     """Notes its launches, as the ordinary ones are noted by `Kernel`."""
-
-    module = None  # later releases of Triton ask for it when the object goes
 
     def __init__(self, launches: list[Any], error: Exception | None) -> None:
         self.launches, self.error = launches, error

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from triton.compiler import CompiledKernel
 
 
 class Launcher:
@@ -51,8 +50,7 @@ class Launcher:
             except TypeError:  # raised before the launch, as arguments are unpacked
                 self._compiled[kind] = None
         compiled = self._kernel[(programs,)](*arguments, num_warps=self._num_warps)
-        if isinstance(compiled, CompiledKernel):
-            self._compiled.setdefault(kind, compiled)
+        self._compiled.setdefault(kind, compiled)
 
 
 def specialised(argument: Any) -> Any:
