@@ -36,7 +36,8 @@ def draft_slots(engine: Engine, batch: Any) -> Sequence[torch.Tensor]:
     """Where each step writes, [requests] int64: a column each, as upstream hands them out."""
     rows = engine.req_to_token[batch.req_pool_indices].long()
     places = batch.seq_lens[:, None] + torch.arange(STEPS - 1, device=DEVICE)
-    return rows.gather(1, places).unbind(1)
+    columns: Sequence[torch.Tensor] = rows.gather(1, places).unbind(1)
+    return columns
 
 
 def make_drafts(engine: Engine, kind: Callable[..., Any]) -> Any:

@@ -127,8 +127,13 @@ def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyP
 
 
 def test_merge_needs_several_rounds() -> None:
-    step = make_step([1000], [1], 8)
+    """The long request has more splits than one round takes where two share the card."""
+    step = make_step([800, 5], [1, 1], 8)
     config = Config(16, 16, 4, 3, None, 16, shortest=16)
+    workspace = direct.make_workspace(8, 2, torch.device("cpu"), config=config)
+    direct.plan(workspace, step.offsets(step.lengths))
+    _, in_one_round = direct._merge_shape(workspace.launch(2)[1], 2)
+    assert int(workspace.token_splits[0, 1]) > in_one_round
     assert_close(run(step, config=config), step)
 
 
