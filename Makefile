@@ -66,12 +66,12 @@ test-gpu: ## what needs a GPU, with PYTHON= that has torch and flashinfer, to te
 	$(python) -m pytest tests/gpu --junitxml=$$results; code=$$?; \
 	sed -i -e 's/ hostname="[^"]*"//' -e 's|$(CURDIR)/||g' $$results; exit $$code
 
-bench-gpu: ## measure on this host, in steps that can be resumed (STEP=<one of them>)
+bench-gpu: ## measure on this host to out/results, in steps that can be resumed (STEP=<one of them>)
 	@PYTHON=$(python) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix prefill-graph pool kernels)
 
 prove: ## compare stock, compact and BF16 on this card (MODEL=<checkpoint>; default: a small one)
 	@$(python) bench/prove $(if $(MODEL),"$(MODEL)")
 
-report: ## write the tables and pictures of the documents from the committed results
-	@$(python) -m bench.report
+report: ## write the tables and pictures of the documents (RESULTS=<folder>, default bench/results)
+	@$(python) -m bench.report $(if $(RESULTS),--results "$(RESULTS)")
 	@$(python) -m tests.gpu.report

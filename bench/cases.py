@@ -69,10 +69,14 @@ class Pools:
         return wide
 
     def layer(self, whole: torch.Tensor, number: int, layers: int) -> torch.Tensor:
-        """[rows, 1, 576] of layer `number` of `layers`."""
+        """[rows, 1, 576] of layer `number` of `layers`; ValueError if all would be the same."""
         step = self.rows
         if layers > self.copies:
             step = (self.copies - 1) * self.rows // layers // PAGE * PAGE
+        if not step:
+            raise ValueError(
+                f"{self.copies} copies of {self.rows} rows have no {layers} windows of their own"
+            )
         return whole[number * step : number * step + self.rows]
 
 

@@ -12,14 +12,16 @@
 #   kernels  attention alone, each strategy by turns
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
-#   RESULTS   folder of the JSON files (default: bench/results)
+#   RESULTS   folder of the JSON files (default: out/results); figures of another card or of other
+#             versions, such as those of bench/results, are not added to
 #   STEP_SECONDS  time after which a step stops, keeping its records (default: 530)
-# exit: 0 done; 1 a check failed; 2 usage; 124 out of time, run the same step again
+# exit: 0 done; 1 a check failed; 2 usage, or a host that can't measure; 124 out of time, run the
+# same step again; 130 interrupted
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 model=${MODEL:-/tmp/bench-model}
-results=${RESULTS:-bench/results}
+results=${RESULTS:-out/results}
 python=${PYTHON:-python3}
 
 limited() {
@@ -48,7 +50,18 @@ cached="1x2048+256"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
 # Engines that are up at once: each counts what the others hold as used.
 together="--interleave --fraction 0.95"
-[ $# -gt 0 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+known="model tokens bf16 fp8 prefix prefill-graph pool kernels"
+[ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+for step in "$@"; do
+    case " $known " in
+        *" $step "*) ;;
+        *)
+            echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2
+            exit 2
+            ;;
+    esac
+done
+"$python" -m bench.ready || exit
 # Repeats find their prompts cached: these steps are about decode, and prefill takes far longer.
 decode="--tokens 64 --option disable_radix_cache=false"
 # Prefill is launched by the host, which is noisier than the device.
@@ -93,11 +106,7 @@ for step in "$@"; do
                 --tokens 64 --repeats 15
             ;;
         kernels)
-            limited bench.kernels --out "$results/kernels.json"
-            ;;
-        *)
-            echo "bench/gpu.sh: no step '$step'; run it without arguments for the list." >&2
-            exit 2
+            limited bench.kernels --missing --out "$results/kernels.json"
             ;;
     esac
 done

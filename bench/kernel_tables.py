@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
+from bench import kernel_records
 from bench.loads import Load
 from bench.markdown import MISSING, markdown, paired, versions_of
 
@@ -55,15 +55,18 @@ def host(folder: Path) -> list[str]:
     """The line of kernels.json among the hosts; empty where there is none."""
     return [
         f"- `kernels.json`: {versions_of(point['host'])}; pool {point['pool_rows']}; "
-        f"{len(point['strategies']['direct']['us'])} replays of each graph by turns"
+        f"{_turns(point)} replays of each graph by turns"
         for point in _points(folder)[:1]
     ]
 
 
+def _turns(point: dict[str, Any]) -> int:
+    return max(len(entry.get("us", ())) for entry in point["strategies"].values())
+
+
 def _points(folder: Path) -> list[dict[str, Any]]:
     """Those of the file, by heads and load."""
-    path = folder / "kernels.json"
-    points = json.loads(path.read_text())["points"] if path.exists() else []
+    points = kernel_records.read(folder / "kernels.json")
     return sorted(points, key=lambda point: _place(point["point"]))
 
 

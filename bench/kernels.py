@@ -5,12 +5,13 @@
 
 A point is HEADS:BATCHxTOKENS. Graphs of enough layers to read four times the L2 are replayed by
 turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
-a point measured again replaces the figures of the strategies that were measured again. A strategy
-that fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is the
-direct kernel with these fields of its Config, "-" for None; the kernel's name is the eighth.
+a point measured again replaces the figures of the strategies that were measured again, or all of
+them where those were of another card or of other versions. --missing leaves out what FILE has. A
+strategy that fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is
+the direct kernel with these fields of its Config, "-" for None; the kernel's name is the eighth.
 
 exit status: 0 done; 1 no strategy of some point ran, or the device stopped answering; 2 usage;
-124 out of time (--seconds), run the points that are missing again.
+124 out of time (--seconds), the same command with --missing continues.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import statistics
 import sys
 import time
@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from bench import kernel_records
 from bench.cases import WIDTH, Case, Pools, Spot, Timed, capture, layers_for, timed
 from bench.strategies import STRATEGIES, Strategy, parse
 from bench.worker import host
@@ -73,9 +74,19 @@ def main(arguments: list[str] | None = None) -> int:
     largest = max(spot.active for spot in spots)
     if largest > chosen.pool:
         parser.error(f"--pool {chosen.pool} holds fewer rows than the {largest} of a point")
+    if chosen.repeats < 1 or chosen.copies < 2:
+        parser.error("--repeats must be 1 or more and --copies 2 or more")
     if not torch.cuda.is_available():
         parser.error("no CUDA device: run this on a GPU host")
-    return _measure_all(chosen, spots)
+    try:
+        kernel_records.require_writable(chosen.out)
+    except ValueError as problem:
+        parser.error(str(problem))
+    if chosen.missing:
+        names = [name for name, _ in chosen.strategies]
+        done = kernel_records.measured(chosen.out, names, host())
+        spots = [spot for spot in spots if str(spot) not in done]
+    return _measure_all(chosen, spots) if spots else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         default=list(STRATEGIES.items()),
         metavar="NAME",
         help=f"of {', '.join(STRATEGIES)}, direct:ROWS/TOKENS/...; default: all that have a name",
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="only the points that FILE lacks, of this host"
     )
     parser.add_argument("--repeats", type=int, default=5, help="replays of each graph, by turns")
     parser.add_argument("--pool", type=int, default=495_552, help="rows of a layer's pool")
@@ -127,7 +141,7 @@ def _measure_all(chosen: argparse.Namespace, spots: list[Spot]) -> int:
             return 124
         record = measure(spot, settings)
         _print_point(record, time.monotonic() - started)
-        _save(chosen.out, record)
+        kernel_records.save(chosen.out, record)
         status |= all("us" not in entry for entry in record["strategies"].values())
     return status
 
@@ -241,18 +255,6 @@ def _cells(entry: dict[str, Any], record: dict[str, Any]) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-".rjust(int(form[0])) if value is None else format(value, form)
-
-
-def _save(path: Path, record: dict[str, Any]) -> None:
-    """Add the point's record, or its strategies to the one there; never leaves half a file."""
-    records = json.loads(path.read_text())["points"] if path.exists() else []
-    same = [old["strategies"] for old in records if old["point"] == record["point"]]
-    kept = [old for old in records if old["point"] != record["point"]]
-    record = {**record, "strategies": {**(same[0] if same else {}), **record["strategies"]}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps({"points": [*kept, record]}, indent=1) + "\n")
-    beside.replace(path)
 
 
 if __name__ == "__main__":

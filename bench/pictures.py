@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import plots
+from bench import kernel_records, plots
 from bench.loads import Load
 from bench.plots import Panel, Series
 from bench.results import Results
@@ -38,8 +37,7 @@ def served(folder: Path) -> list[Timing]:
 
 
 def _points(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "kernels.json"
-    return list(json.loads(path.read_text())["points"]) if path.exists() else []
+    return kernel_records.read(folder / "kernels.json")
 
 
 def _microseconds(point: dict[str, Any]) -> dict[str, float]:

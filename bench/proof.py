@@ -16,11 +16,11 @@ import argparse
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from bench import plots
 from bench.compare import comparison
+from bench.ready import require_host
 from bench.results import Results, paired_ratio
 from bench.runner import WorkerFailed, run
 from bench.serve import add_options, plan_from, results_for
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     chosen.out = chosen.folder / "proof.json"
     try:
-        _require_host()
+        require_host()
         chosen.model = chosen.model or _small_model(chosen.folder / "model")
         plan = plan_from(chosen)
         _make_folder(chosen.folder)
@@ -68,20 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     # Stock's step takes the longer the more memory the card has: tenths of a second on a large one.
     parser.set_defaults(setups=["stock", "compact", "bf16"], interleave=False, tokens=16)
     return parser
-
-
-def _require_host() -> None:
-    """ValueError with one sentence, before anything is made, where no engine could start."""
-    missing = [name for name in ("torch", "sglang") if find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"{sys.executable} has no {' and no '.join(missing)}: run this with the Python that "
-            "has the patched sglang (make prove PYTHON=...)."
-        )
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ValueError("torch sees no GPU: run this on the host of the card to be measured.")
 
 
 def _make_folder(folder: Path) -> None:

@@ -7,10 +7,13 @@ is replaced. A picture stands there in the same way, once it is drawn: its NAME 
 tokens, bf16, fp8, context, batch, pool or roofline after it.
 
   python -m bench.report             draw the pictures (needs matplotlib), rewrite the tables
-  python -m bench.report --check     only tell which files hold other tables
+  python -m bench.report --check     only tell which files hold other tables or pictures
 
-exit status: 0 all tables are those of the JSON files; 1 --check found others; 2 usage, or a marker
-that can't be read.
+Another matplotlib may draw other bytes from the same figures; without one, pictures are not
+checked.
+
+exit status: 0 all are those of the JSON files; 1 --check found others; 2 usage, a folder or
+document that is not there, or a marker that can't be read.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 from bench import pictures, tables
@@ -62,16 +66,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pictures", type=Path, default=IMAGES)
     parser.add_argument("documents", type=Path, nargs="*")
     chosen = parser.parse_args(arguments)
-    if not chosen.check:
-        _draw_if_possible(chosen)
     documents = chosen.documents or [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     try:
-        stale = [path for path in documents if path.exists() and _rewrite(path, chosen)]
+        _require_all_there(chosen.results, documents)
+        if not chosen.check:
+            _draw(chosen.results, chosen.pictures)
+        other = _other_pictures(chosen) if chosen.check else []
+        stale = [path for path in documents if _rewrite(path, chosen)]
     except ValueError as problem:
         parser.error(str(problem))
     for path in stale:
         print(f"{path}: {'holds other tables' if chosen.check else 'rewritten'}")
-    return 1 if chosen.check and stale else 0
+    for path in other:
+        print(f"{path}: another picture")
+    return 1 if chosen.check and (stale or other) else 0
+
+
+def _require_all_there(results: Path, documents: list[Path]) -> None:
+    """Without its figures every table would be emptied."""
+    if not results.is_dir():
+        raise ValueError(f"--results {results} is not a folder: name the one of the JSON files.")
+    for path in documents:
+        if not path.is_file():
+            raise ValueError(f"{path} is not there: name a document.")
 
 
 def _rewrite(path: Path, chosen: argparse.Namespace) -> bool:
@@ -86,11 +103,20 @@ def _rewrite(path: Path, chosen: argparse.Namespace) -> bool:
     return wanted != text
 
 
-def _draw_if_possible(chosen: argparse.Namespace) -> None:
+def _draw(results: Path, images: Path) -> None:
     try:
-        pictures.draw(chosen.results, chosen.pictures)
+        pictures.draw(results, images)
     except ImportError:
         print("no pictures: matplotlib is not installed", file=sys.stderr)
+
+
+def _other_pictures(chosen: argparse.Namespace) -> list[Path]:
+    """Pictures that are not what the JSON files give now."""
+    with tempfile.TemporaryDirectory() as folder:
+        _draw(chosen.results, Path(folder))
+        drawn = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    places = [chosen.pictures / name for name in sorted(drawn)]
+    return [path for path in places if not path.exists() or path.read_bytes() != drawn[path.name]]
 
 
 if __name__ == "__main__":

@@ -44,6 +44,31 @@ class Results:
         beside.write_text(json.dumps(content, indent=1) + "\n")
         beside.replace(self.path)
 
+    def require_writable(self) -> None:
+        """ValueError with one sentence if the file could not be saved, before it costs a run."""
+        try:
+            self.save()
+        except OSError as error:
+            raise ValueError(f"{self.path}: {error.strerror}: name another file.") from None
+
+    def require_host(self, host: dict[str, str]) -> None:
+        """ValueError with one sentence if records are of another card or of other versions."""
+        for other in (record["host"] for record in self.records):
+            if names := [name for name in host if host[name] != other.get(name)]:
+                was, now = ([f"{name} {one.get(name)}" for name in names] for one in (other, host))
+                raise ValueError(
+                    f"{self.path} holds figures of {', '.join(was)}, this is {', '.join(now)}: "
+                    "name another file."
+                )
+
+    def add(self, fresh: dict[str, Any], *, replace: bool) -> None:
+        """Add a record; where one of its setup and load is there, that one stays or is replaced."""
+        found = self.find(fresh["setup"], Load.parse(fresh["load"]))
+        if not found:
+            self.records.append(fresh)
+        elif replace:
+            self.records[self.records.index(found)] = fresh
+
     def find(self, setup: str, load: Load) -> dict[str, Any] | None:
         wanted = (setup, str(load))
         return next((r for r in self.records if (r["setup"], r["load"]) == wanted), None)

@@ -125,19 +125,30 @@ def run(plan: Plan, results: Results) -> None:
     Raises:
         WorkerFailed: an engine did not start, told after the others were measured, or one ended
             under a load.
+        ValueError: the results can't be written, or are of another host.
     """
+    results.require_writable()
     groups = [plan.setups] if plan.interleave else [[setup] for setup in plan.setups]
     failures: list[str] = []
-    for group in groups:
-        missing = [x for x in plan.loads if any(not results.find(s.name, x) for s in group)]
+    lacking = [_lacking(plan, group, results) for group in groups]
+    if not any(lacking):
+        device = results.records[0]["host"]["device"]
+        _say(f"{results.path} has all of it, measured on {device}: nothing is run")
+    for group, missing in zip(groups, lacking, strict=True):
         if missing:
             with _workers(plan, group, failures) as workers:
+                for worker in workers:
+                    results.require_host(worker.description["host"])
                 for load in missing:
                     _measure(plan, load, workers, results)
                 if plan.trace:
                     _trace(plan, plan.trace, workers)
     if failures:
         raise WorkerFailed("\n".join(failures))
+
+
+def _lacking(plan: Plan, group: list[Setup], results: Results) -> list[Load]:
+    return [x for x in plan.loads if any(not results.find(s.name, x) for s in group)]
 
 
 @contextlib.contextmanager
@@ -191,9 +202,9 @@ def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) ->
                 measured[worker.setup.name].append(worker.measure(asked))
     for worker in workers:
         name = worker.setup.name
-        if not results.find(name, load):
-            runs = measured[name][1:] or measured[name]  # the first one warmed up
-            results.records.append(record(name, load, worker.description, runs, asked.answers))
+        runs = measured[name][1:] or measured[name]  # the first one warmed up
+        fresh = record(name, load, worker.description, runs, asked.answers)
+        results.add(fresh, replace=plan.interleave)  # a ratio is of turns of the same run
     results.save()
 
 

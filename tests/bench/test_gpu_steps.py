@@ -14,6 +14,7 @@ from tests.bench.serving import PYTHON, ROOT, environment
 FILES = {
     "tokens": {"tokens.json": ["stock", "compact", "wrong-row"]},
     "bf16": {"bf16.json": ["bf16", "compact", "flashmla"]},
+    "fp8": {"fp8.json": ["compact", "triton"]},
     "prefix": {"prefix.json": ["bf16", "compact"]},
     "prefill-graph": {"prefill-graph.json": ["bf16", "compact"]},
     "pool": {"pool.json": ["pool-131072", "pool-2000000"]},
@@ -58,8 +59,54 @@ def test_attention_alone_is_measured_to_the_same_folder(tmp_path: Path) -> None:
     done = subprocess.run(
         [ROOT / "bench" / "gpu.sh", "kernels"], env=places, text=True, capture_output=True
     )
-    assert done.stdout == "-m bench.kernels --out results/kernels.json\n"
+    assert done.stdout.splitlines()[-1] == "-m bench.kernels --missing --out results/kernels.json"
 
 
-def test_an_unknown_step_is_exit_2() -> None:
-    assert steps(Path("nowhere"), "everything").returncode == 2
+def test_an_unknown_step_is_exit_2_before_another_is_run(model: Path) -> None:
+    done = steps(model, "bf16", "everything")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no step 'everything'" in done.stderr
+    assert not (model / "results").exists()
+
+
+def test_a_host_without_a_gpu_is_one_sentence_and_exit_2(model: Path) -> None:
+    done = steps(model, "bf16", FAKE_NO_GPU="1")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "torch sees no GPU" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_an_engine_starts(model: Path) -> None:
+    (model / "results").touch()
+    done = steps(model, "bf16")
+    assert done.returncode == 2
+    assert "name another file" in done.stderr.splitlines()[-1]
+    assert "starting" not in done.stderr
+
+
+def test_a_stopped_step_continues_and_a_finished_one_is_not_run_again(model: Path) -> None:
+    steps(model, "bf16")
+    path = model / "results" / "bf16.json"
+    content = json.loads(path.read_text())
+    last = content["records"][-1]["load"]
+    content["records"] = [one for one in content["records"] if one["load"] != last]
+    path.write_text(json.dumps(content))
+    continued = steps(model, "bf16")
+    assert {line.split()[1] for line in continued.stderr.splitlines() if " of " in line} == {
+        f"{last}:"
+    }
+    assert "measured on stand-in: nothing is run" in steps(model, "bf16").stderr
+
+
+def test_figures_of_another_card_are_not_added_to(model: Path) -> None:
+    steps(model, "bf16")
+    path = model / "results" / "bf16.json"
+    content = json.loads(path.read_text())
+    del content["records"][-1]
+    for one in content["records"]:
+        one["host"]["device"] = "another card"
+    path.write_text(json.dumps(content))
+    before = path.read_text()
+    done = steps(model, "bf16")
+    assert done.returncode == 2
+    assert "holds figures of device another card, this is device stand-in" in done.stderr
+    assert json.loads(path.read_text()) == json.loads(before)

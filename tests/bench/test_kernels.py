@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from bench import kernels, strategies
+from bench import kernel_records, kernels, strategies
 from bench.cases import Case, Pools, Spot, Timed, capture, layers_for
 
 ROWS = 512
+HOST = {"device": "card"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,11 @@ def test_every_layer_is_another_window(pools: Pools) -> None:
         starts = {pools.layer(pools.fp8, number, layers).data_ptr() for number in range(layers)}
         assert len(starts) == layers
         assert pools.layer(pools.fp8, layers - 1, layers).shape[0] == ROWS
+
+
+def test_layers_without_a_window_of_their_own_are_refused(pools: Pools) -> None:
+    with pytest.raises(ValueError, match="3 copies of 512 rows have no 1000 windows of their own"):
+        pools.layer(pools.fp8, 1, 1000)
 
 
 def test_bf16_rows_hold_the_values_of_the_fp8_rows(pools: Pools) -> None:
@@ -71,11 +77,61 @@ def test_ratios_pair_replays_of_the_same_turn() -> None:
 def test_a_strategy_measured_again_replaces_its_figures_alone(tmp_path: Path) -> None:
     path = tmp_path / "kernels.json"
     for point, measured in (("a", {"x": 1, "y": 1}), ("b", {"x": 2}), ("a", {"x": 3, "z": 3})):
-        record: dict[str, Any] = {"point": point, "strategies": measured}
-        kernels._save(path, record)
+        kernel_records.save(path, {"point": point, "host": HOST, "strategies": measured})
     points = json.loads(path.read_text())["points"]
     found = {entry["point"]: entry["strategies"] for entry in points}
     assert found == {"a": {"x": 3, "y": 1, "z": 3}, "b": {"x": 2}}
+
+
+def test_figures_of_another_host_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    for device, measured in (("card", {"x": 1, "y": 1}), ("newer card", {"x": 2})):
+        host = {"device": device}
+        kernel_records.save(path, {"point": "a", "host": host, "strategies": measured})
+    assert [point["strategies"] for point in kernel_records.read(path)] == [{"x": 2}]
+
+
+def test_what_is_measured_has_every_strategy_on_this_host(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    for point, device, names in (("a", "card", "xy"), ("b", "card", "x"), ("c", "other", "xy")):
+        figures = dict.fromkeys(names, 1)
+        kernel_records.save(
+            path, {"point": point, "host": {"device": device}, "strategies": figures}
+        )
+    assert kernel_records.measured(path, ["x", "y"], HOST) == {"a"}
+
+
+def test_a_run_continues_with_the_points_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kernels.json"
+    asked: list[str] = []
+
+    def measure_all(_: object, spots: list[Spot]) -> int:
+        asked.extend(map(str, spots))
+        return 0
+
+    record = {"point": "16:1x100", "host": HOST, "strategies": dict.fromkeys(strategies.STRATEGIES)}
+    kernel_records.save(path, record)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernels, "host", lambda: HOST)
+    monkeypatch.setattr(kernels, "_measure_all", measure_all)
+    points = ["--points", "16:1x100", "16:1x8192"]
+    assert kernels.main(["--out", str(path), "--missing", *points]) == 0
+    assert asked == ["16:1x8192"]
+    assert kernels.main(["--out", str(path), *points]) == 0
+    assert len(asked) == 3, "without --missing both are measured again"
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(SystemExit) as stopped:
+        kernels.main(["--out", str(tmp_path / "file" / "kernels.json")])
+    assert stopped.value.code == 2
+    assert "name another file" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_configuration_of_the_direct_kernel_is_a_strategy(

@@ -210,6 +210,42 @@ def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFix
     assert "page.md: holds other tables" in capsys.readouterr().out
 
 
+def test_check_tells_a_picture_of_other_figures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    images, page = folder / "images", folder / "page.md"
+    page.write_text("<!-- bench:pool -->\n<!-- /bench -->\n")
+    options = ["--results", str(folder), "--pictures", str(images), str(page)]
+    assert main(options) == 0
+    assert main(["--check", *options]) == 0
+    (images / "pool.png").write_bytes((images / "tokens.png").read_bytes())
+    (images / "bf16.png").unlink()
+    assert main(["--check", *options]) == 1
+    told = capsys.readouterr().out.splitlines()[-2:]
+    assert told == [f"{images / name}.png: another picture" for name in ("bf16", "pool")]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--results", "nowhere"], "--results nowhere is not a folder"),
+        (["--results", "{folder}", "nowhere.md"], "nowhere.md is not there"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_a_page_is_emptied(
+    folder: Path, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = folder / "page.md"
+    page.write_text("<!-- bench:pool -->\n| 1 |\n<!-- /bench -->\n")
+    given = [option.format(folder=folder) for option in options]
+    with pytest.raises(SystemExit) as end:
+        main([*given, "--pictures", str(folder / "images"), str(page)])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert "| 1 |" in page.read_text()
+
+
 def test_pictures_are_drawn(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     write_kernels(folder, ("16:1x100", 0.01), ("16:1x8192", 1.2), ("16:16x8192", 17.8))

@@ -1,0 +1,49 @@
+"""The JSON file of `bench.kernels`: one record a point, written at once, so that runs resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file, none where it is not there; ValueError if it is not one of ours."""
+    try:
+        return list(json.loads(path.read_text())["points"]) if path.exists() else []
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> None:
+    """The whole file, so that a reader or a killed run never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps({"points": records}, indent=1) + "\n")
+    beside.replace(path)
+
+
+def save(path: Path, record: dict[str, Any]) -> None:
+    """Add a point's record, or its strategies to those that the same host measured there."""
+    records = read(path)
+    same = [old for old in records if old["point"] == record["point"]]
+    kept = [old for old in records if old["point"] != record["point"]]
+    if same and same[0]["host"] == record["host"]:
+        record = {**record, "strategies": {**same[0]["strategies"], **record["strategies"]}}
+    write(path, [*kept, record])
+
+
+def measured(path: Path, strategies: Iterable[str], host: dict[str, str]) -> set[str]:
+    """The points of which a file has all these strategies, of this host."""
+    here = [record for record in read(path) if record["host"] == host]
+    wanted = set(strategies)
+    return {record["point"] for record in here if wanted <= record["strategies"].keys()}
+
+
+def require_writable(path: Path) -> None:
+    """ValueError with one sentence if results could not be saved, before they cost a run."""
+    try:
+        write(path, read(path))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}: name another file.") from None
