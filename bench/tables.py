@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import kernel_tables
+from bench import goals, kernel_tables
 from bench.compare import judge
 from bench.loads import Load
 from bench.markdown import MISSING, markdown, paired, versions_of
@@ -151,6 +151,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "first-token": first_token,
     "pool": pool,
     "proof": proof,
+    "goals": goals.table,
     "kernels": kernel_tables.microseconds,
     "kernel-ratios": kernel_tables.ratios,
     "hosts": hosts,

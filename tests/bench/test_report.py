@@ -229,8 +229,8 @@ def test_check_tells_a_picture_of_other_figures(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--results", "nowhere"], "--results nowhere is not a folder"),
-        (["--results", "{folder}", "nowhere.md"], "nowhere.md is not there"),
+        (["--results", "nowhere", "{folder}/page.md"], "--results nowhere is not a folder"),
+        (["--results", "{folder}", "{folder}/page.md", "nowhere.md"], "nowhere.md is not there"),
     ],
 )
 def test_what_is_not_there_is_refused_before_a_page_is_emptied(
@@ -240,7 +240,7 @@ def test_what_is_not_there_is_refused_before_a_page_is_emptied(
     page.write_text("<!-- bench:pool -->\n| 1 |\n<!-- /bench -->\n")
     given = [option.format(folder=folder) for option in options]
     with pytest.raises(SystemExit) as end:
-        main([*given, "--pictures", str(folder / "images"), str(page)])
+        main(["--pictures", str(folder / "images"), *given])
     assert end.value.code == 2
     assert sentence in capsys.readouterr().err.splitlines()[-1]
     assert "| 1 |" in page.read_text()
