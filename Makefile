@@ -49,7 +49,7 @@ drift: ## what a newer release would break (TO=<release or folder>)
 	@$(overlay) drift $(pin) $(if $(TO),--to "$(TO)")
 
 rebase: ## carry the pin to TO=<release or folder>
-	@$(overlay) rebase $(pin) --to "$(TO)"
+	@$(overlay) rebase $(pin) $(if $(TO),--to "$(TO)")
 
 doctor: ## what of an installation is well, and how to mend the rest (PYTHON=)
 	@$(overlay) doctor $(pin) $(if $(PYTHON),--python "$(PYTHON)")

@@ -83,11 +83,15 @@ def commit(tree: Tree, changes: Sequence[Change]) -> None:
         clean(tree, paths)
         if not isinstance(error, OSError):
             raise
-        reason = error.strerror or str(error)
-        message = f"cannot write {tree.package}: {reason}; the tree is as it was"
-        if any(tree.read(change.path) != change.old for change in changes):
-            message = f"cannot write {tree.package}: {reason}; free it, then run the verb again"
-        raise Refusal(message, Exit.UNWRITABLE) from None
+        raise _unwritable(tree, changes, error) from None
+
+
+def _unwritable(tree: Tree, changes: Iterable[Change], error: OSError) -> Refusal:
+    whole = all(tree.read(change.path) == change.old for change in changes)
+    left = "the tree is as it was" if whole else "the tree is left half-way"
+    remedy = "make it writable, with room, and run the verb again"
+    reason = error.strerror or error
+    return Refusal(f"cannot write {tree.package}: {reason}; {left}: {remedy}", Exit.UNWRITABLE)
 
 
 def _roll_back(tree: Tree, done: Iterable[Change]) -> None:

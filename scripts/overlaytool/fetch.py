@@ -102,7 +102,8 @@ def member(wheel_file: Path, path: str) -> bytes | None:
     except KeyError:
         return None
     except (OSError, zipfile.BadZipFile) as error:
-        message = f"{wheel_file} is not a readable wheel: {error}"
+        reason = getattr(error, "strerror", None) or error
+        message = f"{wheel_file} is not a readable wheel ({reason}): name the wheel of the pin"
         raise Refusal(message, Exit.UNAVAILABLE) from None
 
 

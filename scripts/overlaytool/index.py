@@ -34,6 +34,7 @@ def wheel(project: str, version: str, folder: Path) -> Path:
         run = pip(["download", "--dest", staging, f"{project}=={version}"])
         fetched = next(Path(staging).glob("*.whl"), None)
         if run.returncode or fetched is None:
-            message = f"pip could not fetch {project} {version}: {last_line(run.stderr)}"
+            reason = f"pip could not fetch {project} {version} ({last_line(run.stderr)})"
+            message = f"{reason}: give it a network, or PIP_FIND_LINKS, and a release that exists"
             raise Refusal(message, Exit.UNTRIED)
         return fetched.replace(folder / fetched.name)

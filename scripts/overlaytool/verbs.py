@@ -68,7 +68,8 @@ def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
         return code
     code = verify.hook_points(pin, where, args.python)
     words = {Exit.OK: "every hook point is there", Exit.FAILED: "a hook point is missing"}
-    print(f"verify: {words.get(Exit(code), 'the tree could not be imported')}: {where.package}")
+    unseen = "not imported; name with --python an interpreter that has sglang's requirements"
+    print(f"verify: {words.get(Exit(code), unseen)}: {where.package}")
     return code
 
 

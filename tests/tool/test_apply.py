@@ -125,6 +125,7 @@ def test_unapply_from_wheel_refuses_another_wheel(
     for wheel in (other, tmp_path / "missing.whl"):
         refused = overlay("unapply", "--tree", toy.tree, "--from-wheel", wheel)
         assert refused.code == 6
+        assert refused.err.endswith(" the wheel of the pin\n")
         assert snapshot(toy.tree) == before
 
 

@@ -110,6 +110,7 @@ def test_verify_passes_the_hook_points_code_on_and_never_says_ok_by_default(
     verified = overlay("verify", *where)
     assert verified.code == wanted
     assert ("every hook point" in verified.out) == (wanted == 0)
+    assert ("name with --python" in verified.out) == (wanted == 6)
     assert not list(toy.tree.rglob("*.pyc"))
 
 

@@ -198,7 +198,7 @@ def test_a_read_only_tree_is_told_in_one_sentence(toy: Toy, overlay: Overlay) ->
     assert struck(toy, ["apply", "--tree", str(toy.tree)], 1, fail_on) == 8
     (said,) = (toy.repository / "said").read_text().splitlines()
     assert "Read-only file system" in said
-    assert "as it was" in said
+    assert "as it was: make it writable" in said
     assert snapshot(toy.tree) == before
 
 
