@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 from overlaytool.pin import REPOSITORY
@@ -50,5 +51,12 @@ def test_the_table_of_variables_has_each_with_its_default_and_values() -> None:
 
 def test_each_folder_at_the_top_stands_in_the_table_of_folders() -> None:
     listed = set(re.findall(r"^\| `([a-z]+)/`", section("The house"), re.MULTILINE))
-    there = {path.name for path in REPOSITORY.iterdir() if path.is_dir() and path.name.isalpha()}
-    assert listed == there - {"build", "out"}
+    there = {name.split("/")[0] for name in committed() if "/" in name}
+    assert listed == {folder for folder in there if folder.isalpha()}
+
+
+def committed() -> list[str]:
+    """Paths of the repository's files: what an operator keeps beside them is not in the table."""
+    command = ["git", "ls-files"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()
