@@ -183,6 +183,24 @@ def test_a_bounded_buffer_leaves_every_decode_to_direct_reading(bounded: Any) ->
         assert_close(run(attention, batch), expected(pool, batch))
 
 
+def test_a_captured_verify_of_a_bounded_buffer_reads_directly_although_it_fits(
+    bounded: Any,
+) -> None:
+    """Its replays may not fit."""
+    pool = Pool()
+    attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    attention.prefill_wrapper._use_cuda_graph = True
+    attention._buffer.fill_(float("nan"))
+    assert_close(run(attention, EXTEND), expected(pool, EXTEND))
+
+
+def test_a_fresh_prompt_after_a_direct_decode_is_left_to_upstream(bounded: Any) -> None:
+    attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(Pool()))
+    run(attention, FEW)
+    attention.init_forward_metadata(Batch(EXTEND.slots, EXTEND.new, ragged=True))
+    assert attention.forward_metadata.prefill_wrapper is attention.prefill_wrapper
+
+
 def test_an_extend_reads_directly_only_while_it_does_not_fit(bounded: Any) -> None:
     pool = Pool()
     attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))

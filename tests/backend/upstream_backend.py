@@ -21,10 +21,14 @@ def indptr(counts: list[int]) -> torch.Tensor:
 
 @dataclass
 class Batch:
-    """A step: each request's slots, and how many of their tokens are new; 0 for a decode."""
+    """A step: each request's slots, and how many of their tokens are new; None for a decode.
+
+    A ragged extend takes its keys from the forward pass itself.
+    """
 
     slots: list[torch.Tensor]
     new: list[int] | None = None
+    ragged: bool = False
 
     @property
     def lengths(self) -> list[int]:
@@ -106,7 +110,10 @@ class AttnBackend:
             self.forward_metadata = DecodeMetadata(wrapper)
             return
         self.indices_updater_prefill.update(
-            requests, prefill_wrapper_paged=self.prefill_wrapper, use_ragged=False, step=batch
+            requests,
+            prefill_wrapper_paged=self.prefill_wrapper,
+            use_ragged=batch.ragged,
+            step=batch,
         )
         self.forward_metadata = PrefillMetadata(self.prefill_wrapper)
 
