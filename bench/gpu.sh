@@ -3,7 +3,7 @@
 #
 # usage: bench/gpu.sh STEP...
 #   model    make the benchmark model
-#   tokens   stock, compact and a wrong row: tokens and TPOT at the pool of 495,552
+#   tokens   stock, compact and a wrong row: tokens and TPOT
 #   bf16     compact, BF16 KV and FlashMLA by turns
 #   fp8      compact and Triton by turns
 #   prefix   time to first token after a cached prefix, compact and BF16 KV by turns
@@ -14,6 +14,7 @@
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: out/results); figures of another card or of other
 #             versions, such as those of bench/results, are not added to
+#   POOL      KV tokens of each engine, but for the step pool (default: 495552)
 #   STEP_SECONDS  time after which a step stops, keeping its records (default: 530)
 # exit: 0 done; 1 a check failed; 2 usage, or a host that can't measure; 124 out of time, run the
 # same step again; 130 interrupted
@@ -33,7 +34,7 @@ serve() { # FILE SETUPS LOADS MORE...
     shift 3
     local status=0
     # shellcheck disable=SC2086
-    limited bench.serve run --model "$model" --out "$results/$file" \
+    limited bench.serve run --model "$model" --out "$results/$file" --pool "${POOL:-495552}" \
         --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --loads $loads "$@" || status=$?
     case $status in
         0) ;;

@@ -139,7 +139,8 @@ def run(plan: Plan, results: Results) -> None:
             with _workers(plan, group, failures) as workers:
                 for worker in workers:
                     results.require_host(worker.description["host"])
-                for load in missing:
+                # One that never starts must not have the others measured again each time.
+                for load in _lacking(plan, [worker.setup for worker in workers], results):
                     _measure(plan, load, workers, results)
                 if plan.trace:
                     _trace(plan, plan.trace, workers)

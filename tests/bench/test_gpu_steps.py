@@ -40,6 +40,12 @@ def test_a_step_measures_its_setups(model: Path, step: str) -> None:
         assert {record["setup"] for record in records} == set(setups)
 
 
+def test_a_smaller_pool_may_be_asked_for(model: Path) -> None:
+    done = steps(model, "prefix", POOL="140000")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((model / "results" / "prefix.json").read_text())["about"]["pool"] == 140_000
+
+
 def test_out_of_time_is_exit_124(model: Path) -> None:
     done = steps(model, "tokens", STEP_SECONDS="2", FAKE_HANGS="1")
     assert done.returncode == 124
@@ -85,16 +91,31 @@ def test_a_folder_that_cannot_be_written_is_refused_before_an_engine_starts(mode
 
 def test_a_stopped_step_continues_and_a_finished_one_is_not_run_again(model: Path) -> None:
     steps(model, "bf16")
-    path = model / "results" / "bf16.json"
+    last = forget_last_load(model / "results" / "bf16.json")
+    continued = steps(model, "bf16")
+    assert loads_run(continued) == {last}
+    assert "measured on stand-in: nothing is run" in steps(model, "bf16").stderr
+
+
+def test_a_card_without_one_of_the_backends_continues_as_well(model: Path) -> None:
+    steps(model, "bf16", FAKE_FAILS="flashmla")
+    last = forget_last_load(model / "results" / "bf16.json")
+    continued = steps(model, "bf16", FAKE_FAILS="flashmla")
+    assert continued.returncode == 1
+    assert loads_run(continued) == {last}
+
+
+def forget_last_load(path: Path) -> str:
     content = json.loads(path.read_text())
-    last = content["records"][-1]["load"]
+    last: str = content["records"][-1]["load"]
     content["records"] = [one for one in content["records"] if one["load"] != last]
     path.write_text(json.dumps(content))
-    continued = steps(model, "bf16")
-    assert {line.split()[1] for line in continued.stderr.splitlines() if " of " in line} == {
-        f"{last}:"
-    }
-    assert "measured on stand-in: nothing is run" in steps(model, "bf16").stderr
+    return last
+
+
+def loads_run(done: subprocess.CompletedProcess[str]) -> set[str]:
+    lines = [line.split() for line in done.stderr.splitlines() if " of " in line]
+    return {words[1].rstrip(":") for words in lines if words[0] in ("bf16", "compact", "flashmla")}
 
 
 def test_figures_of_another_card_are_not_added_to(model: Path) -> None:
