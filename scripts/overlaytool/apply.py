@@ -84,7 +84,7 @@ def write(tree: Tree, lock: Lock, plan: Plan) -> None:
 def _refuse_foreign(tree: Tree, seen: Survey, mend: bool = False) -> Survey:
     """Of a tree that sglang was uninstalled from, `mend` accepts that upstream's files are gone."""
     if seen.gutted and not mend:
-        message = f"{tree.package} holds no sglang any more: unapply removes the overlay's rest"
+        message = f"{tree.package} holds no sglang any more: {seen.rest}"
         raise Refusal(message, Exit.FOREIGN)
     rows = [f for f in seen.foreign() if not (seen.gutted and f.entry.pristine != ABSENT)]
     if rows:

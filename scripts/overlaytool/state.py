@@ -64,6 +64,13 @@ class Survey:
         """The exit code of `status`."""
         return _EXITS.get(self.state, Exit.OK)
 
+    @property
+    def rest(self) -> str:
+        """What to do where sglang was uninstalled: pip leaves the empty folders of its wheel."""
+        if any(found.data is not None for found in self.found):
+            return "unapply removes the overlay's rest"
+        return "nothing of the overlay is left, install sglang again or delete the folder"
+
     def foreign(self) -> Iterator[Found]:
         """The paths that are neither pristine nor applied."""
         return (found for found in self.found if found.state == FOREIGN)

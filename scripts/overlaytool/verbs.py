@@ -117,7 +117,7 @@ def _status(pin: Pin, where: Tree, args: argparse.Namespace) -> int:
         state.EARLIER: " revision of the overlay; apply upgrades it",
         state.FOREIGN: "; `unapply --from-wheel FILE` puts the pinned bytes back",
     }
-    hint = "; sglang was uninstalled, unapply removes the rest" if seen.gutted else None
+    hint = f"; sglang was uninstalled, {seen.rest}" if seen.gutted else None
     verdict = (
         f"{seen.state}{hint or hints.get(seen.state, '')}: sglang {pin.release} at {where.package}"
     )

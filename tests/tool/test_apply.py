@@ -259,6 +259,20 @@ def test_unapply_removes_what_an_uninstall_left(toy: Toy, overlay: Overlay) -> N
     assert not (toy.tree / "sglang").exists()
 
 
+def test_empty_folders_that_an_uninstall_left_are_told_from_a_rest_of_ours(
+    toy: Toy, overlay: Overlay
+) -> None:
+    overlay("apply", "--tree", toy.tree)
+    for path in toys.UPSTREAM:
+        toy.file(path).unlink()
+    (toy.tree / "sglang/api/v1").mkdir(parents=True)
+    assert "unapply removes" in overlay("apply", "--tree", toy.tree).err
+    assert overlay("unapply", "--tree", toy.tree).code == 0
+    said = overlay("status", "--tree", toy.tree).out + overlay("apply", "--tree", toy.tree).err
+    assert said.count("nothing of the overlay is left") == 2
+    assert "unapply removes" not in said
+
+
 def test_files_of_others_in_our_folder_are_kept(toy: Toy, overlay: Overlay) -> None:
     overlay("apply", "--tree", toy.tree)
     notes = toy.file(BACKEND).with_name("notes.txt")
