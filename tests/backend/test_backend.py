@@ -192,6 +192,7 @@ def test_a_captured_verify_of_a_bounded_buffer_reads_directly_although_it_fits(
     attention.prefill_wrapper._use_cuda_graph = True
     attention._buffer.fill_(float("nan"))
     assert_close(run(attention, EXTEND), expected(pool, EXTEND))
+    assert attention._buffer.isnan().all(), "a gather would be recorded"
 
 
 def test_a_fresh_prompt_after_a_direct_decode_is_left_to_upstream(bounded: Any) -> None:
