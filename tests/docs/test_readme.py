@@ -10,6 +10,7 @@ from overlaytool.pin import REPOSITORY
 
 from tests.backend.test_support import REFUSED, support
 
+BACKEND = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
 README = (REPOSITORY / "README.md").read_text()
 
 
@@ -47,6 +48,24 @@ def test_the_table_of_variables_has_each_with_its_default_and_values() -> None:
     for variable, default in defaults.items():
         assert f"| `{variable}` | {default} |" in table
     assert [value for value in support.STRATEGIES if f"`{value}`" not in table] == []
+
+
+def test_the_pins_are_those_that_the_repository_has() -> None:
+    (line,) = [text for text in section("Two commands").splitlines() if text.startswith("Pins: ")]
+    named = re.findall(r"\d+\.\d+\.\d+", line.split(";")[0])
+    assert set(named) == {path.parent.name for path in REPOSITORY.glob("patches/*/series")}
+    assert named[-1] == (REPOSITORY / "patches/default").read_text().strip()
+
+
+def test_the_line_in_the_questions_is_the_one_that_a_server_logs() -> None:
+    pool = 495553
+    rows = support.capacity_rows(pool, support.Settings())
+    strategy, why = support.decode_strategy(pool, support.Settings(), (9, 0), 16)
+    source = (REPOSITORY / BACKEND / "factory.py").read_text()
+    (form,) = re.findall(r'"(%s %s: %s pool of .*)"', source)
+    size = rows * support.COMPACT_ROW_BYTES
+    line = form % (support.NAME, support.VERSION, "float8_e4m3fn", pool, rows, size, strategy, why)
+    assert f"\n{line}\n" in (REPOSITORY / "docs/faq.md").read_text()
 
 
 def test_each_folder_at_the_top_stands_in_the_table_of_folders() -> None:
