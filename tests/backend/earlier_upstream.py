@@ -6,17 +6,21 @@ what the capture chose stays.
 
 stdin:  JSON {label: [major, minor]}, compute capabilities to claim
 stdout: JSON {label: {step: the largest difference of an output from stock's}}, under "refusal"
-        what the factory says to a sparse model under a piecewise graph, and under "start" what it
-        logs of a backend, and the bytes of that backend's buffer
+        what the factory says to a sparse model under a piecewise graph, and under "start" for each
+        label, and for "drafts", what it logs of a backend and the bytes that were allocated for it
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import logging
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -241,23 +245,67 @@ def refusal(build: Callable[[Any], Any]) -> str:
         return str(error)
 
 
-def start(build: Callable[[Any], Any]) -> dict[str, Any]:
+def start(make: Callable[[], Any]) -> dict[str, Any]:
+    """What is logged while `make` runs, and the bytes of our tensors that are there after it."""
+    package = "sglang.srt.layers.attention.flashinfer_mla_compact"
+    context: Any = importlib.import_module(f"{package}.context")
+    context._buffers.clear()
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger(build.__module__)
+    logger = logging.getLogger(f"{package}.factory")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
-    allocated = build(runner())._buffer.untyped_storage().nbytes()
+    with made_by(package) as tensors:
+        backend = make()
+        gc.collect()
     logger.removeHandler(handler)
-    return {"lines": lines, "allocated": allocated}
+    held = [tensor for tensor in (made() for made in tensors) if tensor is not None]
+    parts = getattr(backend, "attn_backends", [backend])
+    return {
+        "lines": lines,
+        "buffer": parts[0]._buffer.untyped_storage().nbytes(),
+        "allocated": sum(tensor.untyped_storage().nbytes() for tensor in held),
+    }
+
+
+@contextmanager
+def made_by(package: str) -> Iterator[list[Callable[[], Any]]]:
+    """Weak references to the tensors that modules of a package make."""
+    made: list[Callable[[], Any]] = []
+
+    def noting(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        tensor = make(*arguments, **options)
+        if sys._getframe(1).f_globals["__name__"].startswith(package):
+            made.append(weakref.ref(tensor))
+        return tensor
+
+    makers = {name: getattr(torch, name) for name in ("empty", "full", "zeros")}
+    for name, make in makers.items():
+        setattr(torch, name, partial(noting, make))
+    yield made
+    for name, make in makers.items():
+        setattr(torch, name, make)
+
+
+def starts(create: Callable[[Any], Any], capabilities: dict[str, list[int]]) -> dict[str, Any]:
+    factory: Any = importlib.import_module(create.__module__)
+    draft = SimpleNamespace(draft_model_runner=runner(), topk=1, speculative_num_steps=4)
+    draft.draft_model_runner.server_args = SimpleNamespace(page_size=1)
+    cuda: Any = torch.cuda
+    found = {}
+    for label, capability in capabilities.items():
+        cuda.get_device_capability = lambda *_, capability=capability: tuple(capability)
+        found[label] = start(lambda: create(runner()))
+    found["drafts"] = start(lambda: factory.create_draft_decode_backend(draft))
+    return found
 
 
 def main() -> None:
     capabilities = json.load(sys.stdin)
     backends = imported()
     found: Any = {name: differences(*backends, c) for name, c in capabilities.items()}
-    found["start"] = start(backends[2])
+    found["start"] = starts(backends[2], capabilities)
     found["refusal"] = refusal(backends[2])
     json.dump(found, sys.stdout)
 

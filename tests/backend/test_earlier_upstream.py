@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,11 @@ def test_what_decides_is_read_from_the_server_arguments(found: Any) -> None:
     assert "a DSA model under a tc_piecewise prefill graph" in found["refusal"]
 
 
-def test_the_start_line_states_the_bytes_that_the_buffer_takes(found: Any) -> None:
-    (line,) = found["start"]["lines"]
-    assert found["start"]["allocated"] > 0
-    assert f" = {found['start']['allocated']} bytes, " in line
+@pytest.mark.parametrize("what", ["gathers", "reads directly", "drafts"])
+def test_the_start_line_states_the_bytes_that_are_held(found: Any, what: str) -> None:
+    start = found["start"][what]
+    (line,) = start["lines"]
+    told = [int(count) for count in re.findall(r"(\d+) bytes", line)]
+    assert told[0] == start["buffer"] > 0
+    assert sum(told) == start["allocated"]
+    assert (told[3] > 0) == (what != "gathers"), "splits are of direct reading"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+from importlib import import_module
 
 import pytest
 from overlaytool.pin import REPOSITORY
+from torch import device
 
+import tests.kernels.conftest  # noqa: F401  Triton's interpreter, and the overlay on the path
 from tests.backend.test_support import REFUSED, support
 
 BACKEND = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
@@ -57,14 +60,20 @@ def test_the_pins_are_those_that_the_repository_has() -> None:
     assert named[-1] == (REPOSITORY / "patches/default").read_text().strip()
 
 
-def test_the_line_in_the_questions_is_the_one_that_a_server_logs() -> None:
+def test_the_line_in_the_questions_is_the_one_that_a_server_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pool = 495553
     rows = support.capacity_rows(pool, support.Settings())
     strategy, why = support.decode_strategy(pool, support.Settings(), (9, 0), 16)
     source = (REPOSITORY / BACKEND / "factory.py").read_text()
-    (form,) = re.findall(r'"(%s %s: %s pool of .*)"', source)
-    size = rows * support.COMPACT_ROW_BYTES
-    line = form % (support.NAME, support.VERSION, "float8_e4m3fn", pool, rows, size, strategy, why)
+    ((start, end),) = re.findall(r'"(%s %s: %s pool of .*)"\n +"(.*)"', source)
+    direct = import_module(f"{BACKEND.removeprefix('overlay/').replace('/', '.')}.direct")
+    monkeypatch.setattr(direct, "_card", lambda _: ((9, 0), 132))  # an H200
+    splits = sum(one.nbytes for one in direct.make_workspace(16, 2048, device("cpu")).tensors)
+    held = (rows * support.COMPACT_ROW_BYTES, 4 * rows + 4, 8 * pool, splits)
+    told = (support.NAME, support.VERSION, "float8_e4m3fn", pool, rows, *held, strategy, why)
+    line = (start + end) % told
     assert f"\n{line}\n" in (REPOSITORY / "docs/faq.md").read_text()
 
 

@@ -146,7 +146,7 @@ def test_arrays_made_in_inference_mode_can_be_written_outside_of_it() -> None:
     engine = Engine(Shape(rows=4095))  # a size of its own, so that its buffer is new
     with torch.inference_mode():
         compact = engine.make("flashinfer_mla_compact")
-    table = compact._rows._table
+    table = compact._rows.table
     arrays = [compact._buffer, compact._rows.slots, compact._rows.count]
     arrays += [table.stamps, table.row_of_slot]
     assert [array.is_inference() for array in arrays] == [False] * len(arrays)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import logging
+import re
 from typing import Any
 
 import pytest
 import torch
 
 from tests.gpu.captures import capture_one
-from tests.gpu.engine import DEVICE, DIM, MODEL_DTYPE, STOCK, Engine, Shape
+from tests.gpu.engine import COMPACT, DEVICE, DIM, MODEL_DTYPE, STOCK, Engine, Shape
 from tests.gpu.large_results import pool_sized
 from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
 
@@ -60,6 +62,31 @@ def test_the_buffer_takes_the_bytes_of_the_formula() -> None:
 def requested_bytes() -> int:
     """What callers hold, before the allocator rounds up to its blocks."""
     return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
+
+
+# Pools of a size that no other test has, so that the buffer is new.
+@pytest.mark.parametrize(("strategy", "rows"), [("gather", 5003), ("direct", 5009)])
+def test_the_start_line_states_the_bytes_that_a_start_takes(
+    strategy: str, rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sglang.srt.layers.attention.flashinfer_mla_compact import backend
+
+    kept, taken = [], []
+    start = backend.FlashInferMLACompactAttnBackend._init_compact
+
+    def measured(compact: Any, *arguments: Any) -> None:
+        kept.append(compact.decode_wrapper)  # upstream's, which direct reading takes the place of
+        gc.collect()  # backends of other tests die with their cycles, at any time
+        before = requested_bytes()
+        start(compact, *arguments)
+        taken.append(requested_bytes() - before)
+
+    monkeypatch.setattr(backend.FlashInferMLACompactAttnBackend, "_init_compact", measured)
+    monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", strategy)
+    with caplog.at_level(logging.INFO):
+        Engine(Shape(rows=rows)).make(COMPACT)
+    (line,) = [text for text in caplog.messages if "compact buffer of" in text]
+    assert [sum(map(int, re.findall(r"(\d+) bytes", line)))] == taken
 
 
 def test_layers_graphs_and_backends_share_one_buffer() -> None:

@@ -89,6 +89,16 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         if self._decodes_directly:
             self.decode_wrapper = self._direct_wrapper(self.kv_indptr.shape[0] - 1, 1)
 
+    def held(self) -> dict[str, list[torch.Tensor]]:
+        """What a start adds on the device to what upstream's backend holds; steps may share it."""
+        rows = self._rows
+        return {
+            "buffer": [self._buffer],
+            "slots": [rows.slots, rows.count],
+            "claims": [rows.table.row_of_slot, rows.table.stamps],
+            "splits": self.decode_wrapper.workspace.tensors if self._decodes_directly else [],
+        }
+
     def init_forward_metadata(self, forward_batch: Any) -> None:
         self._await_plans()
         super().init_forward_metadata(forward_batch)

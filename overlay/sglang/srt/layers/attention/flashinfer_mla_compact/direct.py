@@ -55,10 +55,9 @@ class Workspace:
     partial_lse: torch.Tensor
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of device memory held."""
-        tensors = (self.items, self.token_splits, self.partial, self.partial_lse)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    def tensors(self) -> list[torch.Tensor]:
+        """All that is held on the device."""
+        return [value for value in vars(self).values() if isinstance(value, torch.Tensor)]
 
     def launch(self, requests: int) -> tuple[Config, int]:
         """How to run a batch of `requests`, and how many items run at once."""

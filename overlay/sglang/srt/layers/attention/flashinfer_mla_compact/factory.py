@@ -29,7 +29,7 @@ def create_backend(runner: Any) -> Any:
     )
 
     backend = FlashInferMLACompactAttnBackend(runner)
-    _announce(runner, *backend.decode_strategy)
+    _announce(runner, [backend])
     return backend
 
 
@@ -44,7 +44,7 @@ def create_draft_decode_backend(draft: Any) -> Any:
         )
 
         backend = FlashInferMLACompactMultiStepDraftBackend(*arguments)
-        _announce(runner, *backend.attn_backends[0].decode_strategy)
+        _announce(runner, backend.attn_backends)
         return backend
     if runner.use_mla_backend:
         from sglang.srt.layers.attention.flashinfer_mla_backend import (
@@ -78,19 +78,24 @@ def _is_compact(runner: Any) -> bool:
     return True
 
 
-def _announce(runner: Any, strategy: str, why: str) -> None:
+def _announce(runner: Any, steps: list[Any]) -> None:
+    """One line for a backend, or for the backends of a draft's steps together."""
     facts, rows = runner_facts(runner), pool_rows(runner.token_to_kv_pool)
-    capacity = support.capacity_rows(rows, support.read_settings())
     logger.info(
-        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, decode by %s: %s",
+        "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, slots %d bytes, "
+        "claims %d bytes, splits %d bytes, decode by %s: %s",
         support.NAME,
         support.VERSION,
         facts.pool_dtype,
         rows,
-        capacity,
-        capacity * support.COMPACT_ROW_BYTES,
-        strategy,
-        why,
+        support.capacity_rows(rows, support.read_settings()),
+        *(_held_bytes(steps, part) for part in ("buffer", "slots", "claims", "splits")),
+        *steps[0].decode_strategy,
     )
     for notice in support.notices(facts):
         logger.warning("%s: %s", support.NAME, notice)
+
+
+def _held_bytes(steps: list[Any], part: str) -> int:
+    """Bytes on the device; a tensor that several steps share counts once."""
+    return sum(tensor.nbytes for tensor in {one for step in steps for one in step.held()[part]})

@@ -93,6 +93,7 @@ class CompactRows:
     Attributes:
         slots: [capacity] int32, pool slot of each compact row.
         count: [1] int32, distinct slots of the step; above capacity when it does not fit.
+        table: the scratch of its claims.
     """
 
     def __init__(self, capacity: int, table: SlotTable, programs: int) -> None:
@@ -100,7 +101,7 @@ class CompactRows:
         self.capacity = capacity
         self.slots = torch.zeros(capacity, dtype=torch.int32, device=device)
         self.count = torch.zeros(1, dtype=torch.int32, device=device)
-        self._table = table
+        self.table = table
         self._grid = (programs,)
 
     def assign_alone(self, indices: torch.Tensor, total: torch.Tensor) -> None:
@@ -114,15 +115,15 @@ class CompactRows:
 
     def claim(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Give each distinct slot among `indices[:total]` (int32) a row; `indices` stays."""
-        stamp = self._table.next_stamp()
+        stamp = self.table.next_stamp()
         self.count.zero_()
         claim_kernel[self._grid](
             indices,
             total,
             self.slots,
             self.count,
-            self._table.row_of_slot,
-            self._table.stamps,
+            self.table.row_of_slot,
+            self.table.stamps,
             stamp,
             self.capacity,
             BLOCK=BLOCK,
@@ -130,4 +131,4 @@ class CompactRows:
 
     def translate(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Replace each claimed slot in `indices[:total]` by its row."""
-        translate_kernel[self._grid](indices, total, self._table.row_of_slot, BLOCK=BLOCK)
+        translate_kernel[self._grid](indices, total, self.table.row_of_slot, BLOCK=BLOCK)
