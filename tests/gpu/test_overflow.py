@@ -7,12 +7,13 @@ import torch
 
 from tests.gpu.captures import capture_one
 from tests.gpu.compare import assert_as_close_as_stock, assert_same_bits, reference
-from tests.gpu.engine import DEVICE, DIM, Engine, Shape
+from tests.gpu.engine import COMPACT, DEVICE, DIM, Engine, Shape
 from tests.gpu.steps import decode_batch, extend_batch, run_eager, verify_batch
 
 GUARD = 64
-# 576 bytes a row: offsets pass 2**31 at slot 3,728,271.
-HIGH_ROWS = 4_000_000
+# 576 bytes a row: offsets pass 2**31 at slot 3,728,271, and those of the 144 words that gathering
+# sees at slot 14,913,081.
+HIGH_ROWS, HIGH_WORD_ROWS = 4_000_000, 15_000_000
 
 
 def guard_buffer(compact: object) -> torch.Tensor:
@@ -111,22 +112,43 @@ def test_direct_decode_reads_no_nan_from_inactive_slots(monkeypatch: pytest.Monk
     assert all(output.isfinite().all() for output in captured.replay(batch, inputs))
 
 
-@pytest.mark.parametrize("mib", ["1", "8192"], ids=["direct", "gather"])
-def test_slots_beyond_32_bit_offsets_are_read_where_they_are(
-    mib: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SGLANG_MLA_COMPACT_BUFFER_MIB", mib)
+@pytest.mark.usefixtures("one_mebibyte")
+def test_slots_beyond_32_bit_offsets_are_read_where_they_are() -> None:
     engine = Engine(Shape(rows=HIGH_ROWS, layers=1))
     stock, compact = engine.pair()
     lengths = [200, 31]
-    last = engine.shape.page_size + engine.shape.rows - 1
-    slots = last - torch.randperm(sum(lengths), generator=engine.generator, device=DEVICE)
+    slots = highest_slots(engine, sum(lengths))
     slots[::7] -= 3_900_000  # low ones among them
     batch = decode_batch(engine, engine.place(lengths, slots=slots), lengths)
     inputs = engine.inputs(2)
     expected = run_eager(engine, stock, batch, inputs)
     actual = run_eager(engine, compact, batch, inputs)
-    if mib == "8192":
-        assert_same_bits(actual, expected)
-    else:
-        assert_as_close_as_stock(actual, expected, reference(engine, batch, inputs), "direct")
+    assert compact._reads_directly
+    assert_as_close_as_stock(actual, expected, reference(engine, batch, inputs), "direct")
+
+
+@pytest.mark.usefixtures("one_mebibyte")
+def test_slots_beyond_32_bit_word_offsets_are_gathered_from_where_they_are() -> None:
+    """Against the same rows at low slots: stock would cast the whole pool, 17 GB of it."""
+    engine = Engine(Shape(rows=HIGH_WORD_ROWS, layers=1))
+    compact = engine.make(COMPACT)
+    prefixes, new = [200, 31], [3, 2]
+    lengths = [203, 33]
+    high = highest_slots(engine, sum(lengths))
+    low = high - 14_920_000
+    (rows,) = engine.pool.kv_buffer
+    rows[low] = engine.random(len(low), 1, DIM).to(engine.shape.dtype).view(rows.dtype)
+    rows[high] = rows[low]
+    inputs, outputs = engine.inputs(sum(new)), []
+    for slots in (low, high):
+        batch = extend_batch(engine, engine.place(lengths, slots=slots), prefixes, new)
+        outputs.append(run_eager(engine, compact, batch, inputs))
+        assert not compact._reads_directly
+        assert int(compact._rows.count) == sum(lengths)
+    assert_same_bits(outputs[1], outputs[0], "high against low")
+
+
+def highest_slots(engine: Engine, count: int) -> torch.Tensor:
+    """In no order."""
+    last = engine.shape.page_size + engine.shape.rows - 1
+    return last - torch.randperm(count, generator=engine.generator, device=DEVICE)
