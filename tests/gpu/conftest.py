@@ -9,11 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.junitxml import xml_key
 
-from tests.gpu import kit
+from tests.gpu import kit, machine
 
 HERE = Path(__file__).parent
 VARIABLES = ("SGLANG_MLA_COMPACT_STRATEGY", "SGLANG_MLA_COMPACT_BUFFER_MIB")
+
+
+@pytest.hookimpl(trylast=True)  # the plugin that writes the results must be there
+def pytest_configure(config: pytest.Config) -> None:
+    """Note in the results which overlay ran; no fixture can, where xdist's workers run them."""
+    results, tree = config.stash.get(xml_key, None), machine.tree()
+    if results is not None and tree is not None:
+        digest = machine.overlay_digest(tree, machine.release())
+        results.add_global_property("overlay", digest)
 
 
 class WithoutDevice(pytest.Module):

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.gpu.machine import OVERLAY, ROOT, overlay_digest
+
 DOCUMENT = ROOT / "docs" / "support.md"
 RESULTS = Path(__file__).with_name("results")
 PENDING = " (not run yet)"
@@ -73,17 +74,23 @@ class Results:
 
     Attributes:
         machines: machine -> test -> "passed", "failed" or "skipped".
+        overlays: machine -> what its runs noted of the overlay, None for one that noted nothing.
         kits: release -> upstream's cases, from upstream-kit-<release>.json.
     """
 
     machines: dict[str, dict[str, str]]
+    overlays: dict[str, set[str | None]]
     kits: dict[str, Kit]
 
     @classmethod
     def load(cls, folder: Path = RESULTS) -> Results:
         kits = sorted(folder.glob(f"{KIT}*.json"))
+        found = {
+            path.stem: ElementTree.parse(path).getroot() for path in sorted(folder.glob("*.xml"))
+        }
         return cls(
-            {path.stem: dict(_outcomes(path)) for path in sorted(folder.glob("*.xml"))},
+            {machine: dict(_outcomes(root)) for machine, root in found.items()},
+            {machine: set(_overlays(root)) for machine, root in found.items()},
             {path.stem.removeprefix(KIT): json.loads(path.read_text()) for path in kits},
         )
 
@@ -115,8 +122,14 @@ def _where_it_ran(ended: Iterable[set[str]]) -> set[str]:
     return set().union(*(ends - {"skipped"} or ends for ends in ended)) or {"not run"}
 
 
-def _outcomes(path: Path) -> Iterator[tuple[str, str]]:
-    for case in ElementTree.parse(path).iter("testcase"):
+def _overlays(root: ElementTree.Element) -> Iterator[str | None]:
+    for suite in root.iter("testsuite"):
+        noted = suite.find("properties/property[@name='overlay']")
+        yield None if noted is None else noted.get("value")
+
+
+def _outcomes(root: ElementTree.Element) -> Iterator[tuple[str, str]]:
+    for case in root.iter("testcase"):
         kinds = {child.tag for child in case}
         outcome = "failed" if kinds & {"failure", "error"} else "passed"
         file = case.attrib["classname"].removeprefix("tests.").replace(".", "/")
@@ -144,11 +157,14 @@ def marked(row: Row, outcomes: set[str]) -> Row:
 
 
 def machines(results: Results) -> str:
-    lines = ["| machine and sglang | passed | failed | skipped |", "|---|---|---|---|"]
+    heads = ("machine and sglang", "overlay", "passed", "failed", "skipped")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for machine, outcomes in results.machines.items():
+        here = overlay_digest(OVERLAY, machine.rpartition("-sglang-")[2])
+        overlay = "this one" if results.overlays[machine] == {here} else "an earlier one"
         found = list(outcomes.values())
         counts = [str(found.count(outcome)) for outcome in ("passed", "failed", "skipped")]
-        lines.append(f"| {machine} | {' | '.join(counts)} |")
+        lines.append(f"| {machine} | {overlay} | {' | '.join(counts)} |")
     return "\n".join(lines) if results.machines else NOTHING
 
 
