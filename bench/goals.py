@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import kernel_records
-from bench.loads import Load
+from bench.kernel_records import KERNELS, middles, place, read, share_of_copy
 from bench.markdown import MISSING, markdown
 from bench.results import Results, paired_ratio
 
@@ -112,7 +111,7 @@ def _pairs(folder: Path, file: str, one: str, other: str, figure: str = "tpot_ms
 
 
 def _alone(folder: Path) -> list[Goal]:
-    points = sorted(kernel_records.read(folder / "kernels.json"), key=_place)
+    points = sorted(read(folder / KERNELS), key=place)
     busy = [p for p in points if p["active_tokens"] >= 65_000 and _heads(p) <= 64]
     one_card = [p for p in points if _heads(p) == HEADS]
     largest = [p for p in one_card if p["active_tokens"] == LARGEST]
@@ -134,25 +133,20 @@ def _alone(folder: Path) -> list[Goal]:
         Goal(
             f"attention, direct ÷ byte floor, {HEADS} heads, {LARGEST:,} tokens",
             most(2.5),
-            _figures(largest, lambda p: _middle(p, "direct") / p["floor_us"]),
+            _figures(largest, lambda p: middles(p)["direct"] / p["floor_us"]),
             most(1.5),
         ),
         Goal(
             "gather ÷ a copy's bandwidth, 32,000 rows and more",
             (0.85, math.inf),
-            _figures(rows, lambda p: 3 * p["floor_us"] / _middle(p, "gather-alone")),
+            _figures(rows, share_of_copy),
         ),
         Goal("attention's error ÷ stock's", most(1.05), _figures(points, _error)),
     ]
 
 
-def _place(point: Point) -> tuple[int, Load]:
-    heads, _, load = point["point"].partition(":")
-    return int(heads), Load.parse(load)
-
-
 def _heads(point: Point) -> int:
-    return _place(point)[0]
+    return place(point)[0]
 
 
 def _figures(points: Sequence[Point], ratio: Callable[[Point], float]) -> Figures:
@@ -172,10 +166,6 @@ def _divided(one: str, other: str) -> Callable[[Point], float]:
         return float(statistics.median(a / b for a, b in zip(*times, strict=True)))
 
     return ratio
-
-
-def _middle(point: Point, strategy: str) -> float:
-    return float(statistics.median(point["strategies"][strategy]["us"]))
 
 
 def _error(point: Point) -> float:

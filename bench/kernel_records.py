@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from bench.loads import Load
+
+KERNELS = "kernels.json"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -47,3 +52,23 @@ def require_writable(path: Path) -> None:
         write(path, read(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}: name another file.") from None
+
+
+def place(record: dict[str, Any]) -> tuple[int, Load]:
+    """Heads and load of a record's point."""
+    heads, _, load = record["point"].partition(":")
+    return int(heads), Load.parse(load)
+
+
+def middles(record: dict[str, Any]) -> dict[str, float]:
+    """Median microseconds of each strategy that ran."""
+    entries = record["strategies"].items()
+    return {name: statistics.median(entry["us"]) for name, entry in entries if "us" in entry}
+
+
+def share_of_copy(record: dict[str, Any]) -> float:
+    """Of a copy's bandwidth, the gather's; KeyError if it did not run.
+
+    It reads one byte a value and writes two, and the floor is the time of the one.
+    """
+    return float(3 * record["floor_us"] / middles(record)["gather-alone"])

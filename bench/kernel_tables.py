@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import Any
 
-from bench import kernel_records
-from bench.loads import Load
+from bench.kernel_records import KERNELS, middles, place, read, share_of_copy
 from bench.markdown import MISSING, markdown, paired, versions_of
 
 # Strategy -> what a column is called.
@@ -66,24 +64,13 @@ def _turns(point: dict[str, Any]) -> int:
 
 def _points(folder: Path) -> list[dict[str, Any]]:
     """Those of the file, by heads and load."""
-    points = kernel_records.read(folder / "kernels.json")
-    return sorted(points, key=lambda point: _place(point["point"]))
-
-
-def _place(point: str) -> tuple[int, Load]:
-    heads, _, load = point.partition(":")
-    return int(heads), Load.parse(load)
+    return sorted(read(folder / KERNELS), key=place)
 
 
 def _microseconds_row(point: dict[str, Any]) -> list[str]:
-    middles = _middles(point)
-    cells = [f"{middles[name]:.1f}" if name in middles else "-" for name in COLUMNS]
+    found = middles(point)
+    cells = [f"{found[name]:.1f}" if name in found else "-" for name in COLUMNS]
     return [point["point"], *cells, f"{point['floor_us']:.1f}"]
-
-
-def _middles(point: dict[str, Any]) -> dict[str, float]:
-    entries = point["strategies"].items()
-    return {name: statistics.median(entry["us"]) for name, entry in entries if "us" in entry}
 
 
 def _ratios_row(point: dict[str, Any]) -> list[str]:
@@ -98,15 +85,13 @@ def _paired_cell(one: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _of_floor(point: dict[str, Any]) -> str:
     """Below a microsecond of bytes, launches are all that is measured."""
-    middles, floor = _middles(point), point["floor_us"]
-    return f"{middles['direct'] / floor:.2f}" if "direct" in middles and floor >= 1 else "-"
+    found, floor = middles(point), point["floor_us"]
+    return f"{found['direct'] / floor:.2f}" if "direct" in found and floor >= 1 else "-"
 
 
 def _of_copy(point: dict[str, Any]) -> str:
-    """The gather reads one byte a value and writes two, the floor is the time of the one."""
-    middles, floor = _middles(point), point["floor_us"]
-    tells = "gather-alone" in middles and floor >= 1
-    return f"{3 * floor / middles['gather-alone']:.0%}" if tells else "-"
+    tells = "gather-alone" in middles(point) and point["floor_us"] >= 1
+    return f"{share_of_copy(point):.0%}" if tells else "-"
 
 
 def _error_cell(entries: dict[str, Any]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from bench import kernel_records, plots
+from bench import plots
+from bench.kernel_records import KERNELS, middles, place, read
 from bench.loads import Load
 from bench.plots import Panel, Series
 from bench.results import Results
@@ -36,22 +35,13 @@ def served(folder: Path) -> list[Timing]:
     return [timing for found in timings.values() for timing in found if not timing[1].prefix]
 
 
-def _points(folder: Path) -> list[dict[str, Any]]:
-    return kernel_records.read(folder / "kernels.json")
-
-
-def _microseconds(point: dict[str, Any]) -> dict[str, float]:
-    entries = point["strategies"].items()
-    return {name: statistics.median(entry["us"]) for name, entry in entries if "us" in entry}
-
-
 def alone(folder: Path) -> list[Timing]:
     """(strategy, load, microseconds a layer) of attention alone with `HEADS` heads."""
     timings = []
-    for point in _points(folder):
-        heads, _, load = point["point"].partition(":")
-        if int(heads) == HEADS:
-            timings += [(n, Load.parse(load), us) for n, us in _microseconds(point).items()]
+    for point in read(folder / KERNELS):
+        heads, load = place(point)
+        if heads == HEADS:
+            timings += [(name, load, us) for name, us in middles(point).items()]
     return timings
 
 
@@ -79,13 +69,13 @@ def by_batch(timings: list[Timing]) -> Series:
 def roofline(folder: Path) -> Series:
     """(FLOP a byte of the FP8 rows, TFLOP/s), where reading them takes more than a launch."""
     series: Series = {}
-    for point in _points(folder):
-        heads = int(point["point"].partition(":")[0])
+    for point in read(folder / KERNELS):
+        heads, _ = place(point)
         flops = heads * FLOPS_A_HEAD * point["active_tokens"]
-        for name, us in _microseconds(point).items() if point["floor_us"] >= 1 else ():
+        for name, us in middles(point).items() if point["floor_us"] >= 1 else ():
             if name in plots.NAMES:
-                place = (heads * FLOPS_A_HEAD / ROW_BYTES, flops / us / 1e6)
-                series.setdefault(name, []).append(place)
+                spot = (heads * FLOPS_A_HEAD / ROW_BYTES, flops / us / 1e6)
+                series.setdefault(name, []).append(spot)
     return series
 
 
@@ -122,7 +112,7 @@ def _draw_pool(folder: Path, path: Path) -> None:
 
 def _draw_roofline(folder: Path, path: Path) -> None:
     if series := roofline(folder):
-        point = _points(folder)[0]
+        point = read(folder / KERNELS)[0]
         peak = PEAK_FLOPS.get(point["host"]["device"])
         plots.roofline(series, path, point["copy_bytes_per_second"], peak)
 
