@@ -15,7 +15,7 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from tests.gpu.captures import capture
 from tests.gpu.compare import assert_same_bits, rms_error
-from tests.gpu.engine import DEVICE, STOCK, Engine, Inputs, Shape
+from tests.gpu.engine import DEVICE, STOCK, Engine, Inputs, Shape, dtype_name
 from tests.gpu.large_results import pool_sized
 from tests.gpu.steps import decode_batch, forward, run_eager
 
@@ -126,12 +126,13 @@ def one_by_one(
     return outputs
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=dtype_name)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_drafts_equal_plain_decodes_eager_captured_and_padded(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
+    strategy: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", strategy)
-    engine = Engine(Shape())
+    engine = Engine(Shape(dtype=dtype))
     drafts = make_drafts(engine, FlashInferMLACompactMultiStepDraftBackend)
     captured = Captured(engine, drafts, len(LENGTHS))
     for lengths in (LENGTHS, LENGTHS[:3], LENGTHS[3:]):

@@ -61,8 +61,9 @@ def test_chunked_prefill_equals_stock_chunk_by_chunk() -> None:
         assert_same_bits(run_eager(engine, compact, batch, inputs), expected, f"after {prefixes}")
 
 
-def test_target_verify_equals_stock_eager_captured_and_padded() -> None:
-    engine, drafts = Engine(Shape()), 4
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=dtype_name)
+def test_target_verify_equals_stock_eager_captured_and_padded(dtype: torch.dtype) -> None:
+    engine, drafts = Engine(Shape(dtype=dtype)), 4
     stock, compact = engine.pair()
     captured = capture_one(engine, compact, 4, drafts)
     control = capture_one(engine, stock, 4, drafts)
