@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from tests.backend import upstream_backend as stock
 from tests.backend.conftest import Import
+from tests.backend.upstream import MLATokenToKVPool
 from tests.backend.upstream_backend import Batch
 
 # The interpreter itself does what numpy is about to forbid.
@@ -37,6 +39,14 @@ class Pool:
     def get_key_buffer(self, layer_id: int) -> Any:
         self.reads.append(layer_id)
         return self.layers[layer_id]
+
+
+class PlainPool(MLATokenToKVPool, Pool):
+    """A pool that writes as upstream's plain one does."""
+
+    def __init__(self) -> None:
+        MLATokenToKVPool.__init__(self)
+        Pool.__init__(self)
 
 
 @pytest.fixture
@@ -223,3 +233,76 @@ def test_a_direct_extend_takes_queries_that_are_padded_past_its_tokens(bounded: 
         attention.init_forward_metadata(batch)
         padded = [attention.forward_extend(QUERY, layer)[: sum(new)] for layer in (7, 3)]
         assert_close(padded, expected(pool, batch))
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("read", [True, False], ids=["attended to", "as of a fresh prompt"])
+@pytest.mark.parametrize("card", [(8, 6), (9, 0)], ids=["gather", "direct"])
+def test_new_keys_are_in_the_pool_and_among_what_attention_reads(
+    backend: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    card: tuple[int, int],
+    read: bool,
+    awaited: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: card)
+    pool, layer, slots = PlainPool(), SimpleNamespace(layer_id=7), torch.tensor([77, 2])
+    keys = torch.randn((2, 1, 576), generator=torch.Generator().manual_seed(8)).bfloat16()
+    reference = PlainPool()
+    reference.layers[7][slots] = keys.to(pool.dtype)
+
+    def attend(self: Any, query: torch.Tensor, number: int) -> Any:
+        if number == layer.layer_id:
+            nope, rope = keys.split([512, 64], -1)
+            self.token_to_kv_pool.set_mla_kv_buffer(layer, slots, nope, rope)
+        return stock.AttnBackend._attend(self, wrapper(self), query, number) if read else None
+
+    def wrapper(self: Any) -> Any:
+        return self.forward_metadata.decode_wrapper
+
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    monkeypatch.setattr(stock.AttnBackend, "forward_decode", attend)
+    batch = Batch(FEW.slots, out_cache_loc=slots if awaited else slots.clone())
+    outputs = run(attention, batch)
+    monkeypatch.undo()
+    assert torch.equal(pool.layers[7].float(), reference.layers[7].float())
+    if read:
+        assert_close(outputs, expected(reference, FEW))
+
+
+def test_awaited_keys_take_no_launch_of_their_own(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+    for name in ("fill_rows", "gather_rows"):
+        launch = getattr(backend, name)
+        monkeypatch.setattr(backend, name, noted(launched, name, launch))
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(PlainPool()))
+    slots = torch.tensor([77, 2])
+    attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots))
+    keys = torch.zeros((2, 1, 576)).bfloat16().split([512, 64], -1)
+    reader = backend.KeyReader(
+        attention.token_to_kv_pool, attention._read_keys, 0x7F, attention._new_rows.slots
+    )
+    reader.set_mla_kv_buffer(SimpleNamespace(layer_id=7), slots, *keys)
+    reader.get_key_buffer(7)
+    reader.get_key_buffer(3)
+    assert launched == ["fill_rows", "gather_rows"]
+
+
+def noted(calls: list[str], name: str, call: Any) -> Any:
+    def wrapped(*arguments: Any) -> Any:
+        calls.append(name)
+        return call(*arguments)
+
+    return wrapped
+
+
+def test_what_a_step_without_new_slots_reads_is_gathered_whole(backend: Any) -> None:
+    """As captured steps are planned, also after a step whose new tokens had rows of their own."""
+    pool = PlainPool()
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    run(attention, Batch(FEW.slots, out_cache_loc=torch.tensor([77, 2])))
+    assert attention._new_rows is not None
+    assert_same(run(attention, FEW), expected(pool, FEW))
+    assert attention._new_rows is None

@@ -58,14 +58,13 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
     table = rows.SlotTable(POOL, DEVICE)
     for count in COUNTS:
         compact = rows.CompactRows(CAPACITY, table, 16)
-        alone, claimed = last_slots(count), last_slots(count)
-        compact.assign_alone(alone, integers(count))
-        assert int(compact.count) == count
-        assert alone[:count].tolist() == [min(row, CAPACITY - 1) for row in range(count)]
+        claimed = last_slots(count)
         compact.claim(claimed, integers(count))
         compact.translate(claimed, integers(count))
         assert int(compact.count) == count
         assert sorted(claimed[:count].tolist()) == list(range(count))
+        found = compact.find(last_slots(count)[:count], -1).rows
+        assert found.tolist() == [row if row < CAPACITY else -1 for row in claimed[:count]]
 
 
 def direct_at_edges(pool: torch.Tensor) -> None:
@@ -90,16 +89,39 @@ def direct_at_edges(pool: torch.Tensor) -> None:
         assert torch.equal(out.cpu().flatten(1).any(1), ~empty)
 
 
+def fill_at_edges(pool: torch.Tensor) -> None:
+    fill: Any = load("launch", "gather", "rows", "write", "fill")
+    rows, write = load("rows"), load("launch", "write")
+    for count, new in product(COUNTS, (0, 1, CAPACITY)):
+        compact = rows.CompactRows(CAPACITY, rows.SlotTable(POOL, DEVICE), 16)
+        compact.claim(last_slots(count), integers(count))
+        slots = torch.cat([last_slots(count)[max(0, count - new) : count], integers(0, 0)])
+        found = compact.find(slots, -1).rows
+        keys = torch.ones(len(slots), 1, 576, dtype=torch.bfloat16, device=DEVICE)
+        nope, rope = keys[..., :512], keys[..., 512:]
+        out = torch.zeros(CAPACITY, 1, 576, dtype=torch.bfloat16, device=DEVICE)
+        top = write.top_code(pool.dtype, DEVICE)
+        new_keys = write.NewKeys(pool, slots, nope, rope, top, -1)
+        fill.fill_rows(new_keys, found, compact, out, 16)
+        used = min(count, CAPACITY)
+        named = compact.slots[:used].long()
+        named = torch.maximum(named, ~named)
+        assert torch.equal(out[:used].cpu(), pool[named].cpu().bfloat16())
+        assert not bool(out[used:].any())
+
+
 def write_at_edges(pool: torch.Tensor) -> None:
     write: Any = load("launch", "write")
     top = write.top_code(pool.dtype, DEVICE)
     for count in (0, 1, CAPACITY):
         keys = torch.full((count, 1, 576), float("inf"), dtype=torch.bfloat16, device=DEVICE)
-        write.write_rows(pool, last_slots(count)[:count], keys[..., :512], keys[..., 512:], top, -1)
+        slots = last_slots(count)[:count]
+        write.write_rows(write.NewKeys(pool, slots, keys[..., :512], keys[..., 512:], top, -1))
         assert bool((pool[POOL - count :].view(torch.uint8) == top).all())
 
 
-CHECKS = (gather_at_edges, rows_at_edges, direct_at_edges, write_at_edges)
+# The last one leaves NaN in the pool, which equals nothing.
+CHECKS = (gather_at_edges, rows_at_edges, direct_at_edges, fill_at_edges, write_at_edges)
 
 
 def main() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact import gather, write
+from sglang.srt.layers.attention.flashinfer_mla_compact import fill, gather, write
 
 from tests.gpu.engine import DEVICE, DIM, NOPE
 
 ROWS, TOKENS, CAPACITY = 96, 40, 64
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+LAUNCHERS = ((gather, "launch_gather"), (write, "launch_write"), (fill, "launch_fill"))
 LAYOUTS = [(start, width) for start in (0, 4, 16) for width in (DIM, 580, 640)]
 CASES = [
     (start, width, dtype, model)
@@ -53,7 +55,12 @@ def steps(capture: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def take(pool: Any, slots: Any, count: Any, out: Any, keys: Any) -> None:
     gather.gather_rows(pool, slots, count, out, 8)
-    write.write_rows(pool, slots[:TOKENS].long(), keys[..., :NOPE], keys[..., NOPE:], 0x7E, 3)
+    new = write.NewKeys(
+        pool, slots[:TOKENS].long(), keys[..., :NOPE], keys[..., NOPE:], top=0x7E, reserved=3
+    )
+    write.write_rows(new)
+    rows: Any = SimpleNamespace(slots=slots, count=count)
+    fill.fill_rows(new, torch.arange(TOKENS, device=DEVICE).int(), rows, out, 8)
 
 
 @pytest.mark.parametrize("capture", [False, True], ids=["eager", "captured"])
@@ -61,7 +68,7 @@ def test_kept_kernels_write_what_ordinary_launches_write(
     monkeypatch: pytest.MonkeyPatch, capture: bool
 ) -> None:
     with monkeypatch.context() as patched:
-        for module, name in ((gather, "launch_gather"), (write, "launch_write")):
+        for module, name in LAUNCHERS:
             held = getattr(module, name)
             kernel, warps = held._kernel, held._num_warps
 
@@ -72,7 +79,8 @@ def test_kept_kernels_write_what_ordinary_launches_write(
         expected = steps(capture=False)
     steps(capture=False)  # compiles and keeps
     actual = steps(capture)
-    for held in (gather.launch_gather, write.launch_write):
+    for module, name in LAUNCHERS:
+        held = getattr(module, name)
         assert held._compiled and None not in held._compiled.values()
     wrong = [
         case

@@ -80,41 +80,21 @@ def test_nothing_to_read_gives_a_count_of_zero() -> None:
     claim(rows, [5, 6])
     claim(rows, [])
     assert rows.count.item() == 0
-    indices, total, _ = entries([])
-    rows.count.fill_(9)
-    rows.assign_alone(indices, total)
-    assert rows.count.item() == 0
-    assert (indices == STALE).all()
 
 
-@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, 4 * BLOCK + 1])
-def test_a_request_alone_gets_rows_in_order(length: int) -> None:
-    rows = new_rows()
-    indices, total, named = entries(shuffled(4, length))
-    rows.assign_alone(indices, total)
-    assert torch.equal(indices[:length], torch.arange(length, dtype=torch.int32))
-    assert (indices[length:] == STALE).all()
-    assert torch.equal(rows.slots[:length], named)
-    assert rows.count.item() == length
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_more_slots_than_capacity_are_counted_but_not_written_past_the_end(alone: bool) -> None:
+def test_more_slots_than_capacity_are_counted_but_not_written_past_the_end() -> None:
     capacity, guard = 100, 512
     rows = new_rows(capacity)
     whole = torch.full((capacity + 2 * guard,), STALE, dtype=torch.int32)
     rows.slots = whole[guard : guard + capacity]
     indices, total, named = entries(shuffled(5, 300))
-    if alone:
-        rows.assign_alone(indices, total)
-    else:
-        rows.claim(indices, total)
-        rows.translate(indices, total)
+    rows.claim(indices, total)
+    rows.translate(indices, total)
     assert rows.count.item() == 300, "a step that does not fit must be recognisable"
     assert (whole[:guard] == STALE).all()
     assert (whole[guard + capacity :] == STALE).all()
     got = indices[:300]
-    fits = torch.arange(300) < capacity if alone else got < capacity
+    fits = got < capacity
     assert torch.equal(rows.slots[got[fits].long()], named[fits])
 
 
@@ -122,12 +102,12 @@ def test_stamps_that_run_out_start_over() -> None:
     table = SlotTable(POOL, torch.device("cpu"))
     rows = new_rows(table=table)
     claim(rows, [1, 2, 40])  # slot 40 keeps stamp 1, which comes again after the wrap
-    table._stamp = 2**31 - 3
+    table.stamp = 2**31 - 3
     for slots in ([1, 2], [2, 3, 2], [3, 40, 1], [1, 5]):
         got, named = claim(rows, slots)
         assert rows.count.item() == len(set(slots))
         assert torch.equal(rows.slots[got.long()], named)
-    assert 0 < table._stamp < 10
+    assert 0 < table.stamp < 10
 
 
 def test_two_users_may_share_a_table_one_after_the_other() -> None:
@@ -144,16 +124,48 @@ def test_addresses_never_change() -> None:
     rows = new_rows()
     before = (rows.slots.data_ptr(), rows.count.data_ptr())
     claim(rows, [3, 3, 4])
-    indices, total, _ = entries([3])
-    rows.assign_alone(indices, total)
+    rows.find(torch.tensor([4]), -1)
     assert (rows.slots.data_ptr(), rows.count.data_ptr()) == before
 
 
-def test_a_request_that_names_one_slot_more_often_than_rows_exist_stays_in_the_buffer() -> None:
-    """Warm-up requests do: all of their tokens stand in the slot of padding."""
-    rows = new_rows(capacity=BLOCK - 5)
-    indices, total, named = entries([7] * (BLOCK + 40))
-    rows.assign_alone(indices, total)
-    got = indices[: len(named)].long()
-    assert got.max() < rows.capacity
-    assert torch.equal(rows.slots[got], named)
+def test_new_tokens_find_the_rows_of_their_slots_which_are_inverted_there() -> None:
+    rows = new_rows()
+    prefix = shuffled(6, BLOCK + 3)
+    got, _ = claim(rows, [*prefix, 4990, 4991, *prefix, 4992])
+    new = rows.find(torch.tensor([4990, 4991, 4992]), -1)
+    assert new.rows.tolist() == got[[BLOCK + 3, BLOCK + 4, -1]].tolist()
+    assert rows.slots[new.rows.long()].tolist() == [~4990, ~4991, ~4992]
+    known = torch.ones(int(rows.count), dtype=torch.bool)
+    known[new.rows.long()] = False
+    assert sorted(rows.slots[: len(known)][known].tolist()) == sorted(prefix)
+
+
+@pytest.mark.parametrize("written", [[7], [40], [0], [9, 0, 7]], ids=str)
+def test_a_token_whose_slot_the_step_does_not_read_finds_no_row(written: list[int]) -> None:
+    """One of the last step, one never read, the reserved one, and those beside one that is read."""
+    rows = new_rows()
+    claim(rows, [7, 8])
+    got, _ = claim(rows, [8, 9, 0])
+    new = rows.find(torch.tensor(written), 0)
+    assert new.rows.tolist() == [int(got[1]) if slot == 9 else -1 for slot in written]
+    assert sorted(rows.slots[:3].tolist()) == sorted([8, ~9 if 9 in written else 9, 0])
+
+
+def test_slots_of_new_tokens_may_lie_apart_and_be_none() -> None:
+    rows = new_rows()
+    got, _ = claim(rows, list(range(20)))
+    apart = torch.arange(60)[::3][:7]
+    assert rows.find(apart, -1).rows.tolist() == [
+        int(got[slot]) if slot < 20 else -1 for slot in apart
+    ]
+    assert rows.find(apart[:0], -1).rows.tolist() == []
+
+
+def test_a_new_token_finds_no_row_past_the_end() -> None:
+    rows = new_rows(capacity=5)
+    whole = torch.full((5 + 64,), STALE, dtype=torch.int32)
+    rows.slots = whole[:5]
+    got, _ = claim(rows, list(range(12)))
+    found = rows.find(torch.arange(12), -1).rows
+    assert found.tolist() == [row if row < 5 else -1 for row in got.tolist()]
+    assert (whole[5:] == STALE).all()

@@ -22,17 +22,18 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.facts import (
     mla_pool,
     pool_rows,
 )
+from sglang.srt.layers.attention.flashinfer_mla_compact.fill import fill_rows
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
 from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
     CompactDecodeIndices,
     CompactPrefillIndices,
     PacedPlans,
 )
-from sglang.srt.layers.attention.flashinfer_mla_compact.keys import KeyReader, UncastKeys
+from sglang.srt.layers.attention.flashinfer_mla_compact.keys import RESERVED, KeyReader, UncastKeys
 from sglang.srt.layers.attention.flashinfer_mla_compact.metrics import Watch
 from sglang.srt.layers.attention.flashinfer_mla_compact.pool_on_batch import AttnBackend
-from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, SlotTable
-from sglang.srt.layers.attention.flashinfer_mla_compact.write import top_code
+from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, NewRows, SlotTable
+from sglang.srt.layers.attention.flashinfer_mla_compact.write import NewKeys, top_code, write_rows
 
 
 class FlashInferMLACompactAttnBackend(AttnBackend):
@@ -75,6 +76,8 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         )
         self._decodes_directly = self.decode_strategy[0] == "direct"
         self._reads_directly = False
+        self._written: torch.Tensor | None = None
+        self._new_rows: NewRows | None = None
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)
         self._buffer = compact_buffer(capacity, model_runner.dtype, device)
@@ -101,7 +104,9 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         self._await_plans()
+        self._written = forward_batch.out_cache_loc
         super().init_forward_metadata(forward_batch)
+        self._written = None  # a captured step's launches could not follow what `find` returns
         if self._reads_directly:
             self._run_directly()
 
@@ -133,11 +138,14 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         them: outside of attention it must be the pool itself.
         """
         pool = self.token_to_kv_pool
-        self.token_to_kv_pool = KeyReader(pool, self._read_keys, self._top)
+        awaited = self._new_rows and self._new_rows.slots
+        reader = self.token_to_kv_pool = KeyReader(pool, self._read_keys, self._top, awaited)
         try:
-            return forward(*inputs, **options)
+            output = forward(*inputs, **options)
         finally:
             self.token_to_kv_pool = pool
+        reader.write()
+        return output
 
     def place_decode(self, wrapper: Any, requests: int) -> None:
         """After upstream planned a decode: make its indices fit what decode reads."""
@@ -148,15 +156,13 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
             self.decode_wrapper.cut(kv_indptr)
             self._watch.step("direct", kv_indptr[-1:], kv_indptr[-1:])
         else:
-            self._compact(wrapper._kv_indices_buf, kv_indptr[-1:], requests)
+            self._compact(wrapper._kv_indices_buf, kv_indptr[-1:])
 
     def place_extend(self, wrapper: Any, requests: int) -> None:
         """After upstream planned an extend or a verify: make its indices fit what it reads."""
         indices, kv_indptr = wrapper._kv_indices_buf, wrapper._kv_indptr_buf
         captured, total = wrapper._use_cuda_graph, kv_indptr[-1:]
-        self._reads_directly = (self._bounded and captured) or not self._compact(
-            indices, total, requests
-        )
+        self._reads_directly = (self._bounded and captured) or not self._compact(indices, total)
         if self._reads_directly:
             direct = self._extend_wrapper(wrapper)
             direct.slots = indices
@@ -168,22 +174,29 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         """After upstream planned an extend that takes its keys from the forward pass itself."""
         self._reads_directly = False
 
-    def _read_keys(self, rows: torch.Tensor) -> torch.Tensor | UncastKeys:
+    def _read_keys(self, rows: torch.Tensor, new: NewKeys | None) -> torch.Tensor | UncastKeys:
+        """What attention takes of a layer, whose new keys are written first, or along the way."""
         if self._reads_directly:
+            if new:
+                write_rows(new)
             return UncastKeys(rows)
-        gather_rows(rows, self._rows.slots, self._rows.count, self._buffer, self._programs)
+        if new:
+            assert self._new_rows, "keys wait only where their rows were found"
+            fill_rows(new, self._new_rows.rows, self._rows, self._buffer, self._programs)
+        else:
+            gather_rows(rows, self._rows.slots, self._rows.count, self._buffer, self._programs)
         return self._buffer
 
-    def _compact(self, indices: torch.Tensor, total: torch.Tensor, requests: int) -> bool:
+    def _compact(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
         """`indices[:total]`, pool slots, become compact rows; False, and they stay, if too many."""
-        if requests == 1 and not self._bounded:  # has nothing to share, and always fits
-            self._rows.assign_alone(indices, total)
-        else:
-            self._rows.claim(indices, total)
-            # Waits for the device, as planning did.
-            if self._bounded and int(self._rows.count) > self._rows.capacity:
-                return False
-            self._rows.translate(indices, total)
+        self._new_rows = None
+        self._rows.claim(indices, total)
+        # Waits for the device, as planning did.
+        if self._bounded and int(self._rows.count) > self._rows.capacity:
+            return False
+        self._rows.translate(indices, total)
+        if self._written is not None:
+            self._new_rows = self._rows.find(self._written, RESERVED)
         self._watch.step("gather", total, self._rows.count)
         return True
 

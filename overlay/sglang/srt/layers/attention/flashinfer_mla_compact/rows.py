@@ -2,36 +2,20 @@
 
 FlashInfer's planner reads lengths, never index values, so a plan made from pool slots is also the
 plan for compact rows. After upstream has planned, the indices are rewritten in place: entry j,
-which named a pool slot, then names the compact row that holds this slot. Alone, a request gets
-rows 0, 1, 2, ...; when several requests share a prefix, their entries name the same rows, so a
-shared row is gathered once and the buffer never needs more rows than the pool has.
+which named a pool slot, then names the compact row that holds this slot. When several requests
+share a prefix, their entries name the same rows, so a shared row is gathered once and the buffer
+never needs more rows than the pool has.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 BLOCK = 1024
-
-
-@triton.jit(do_not_specialize=["capacity"])
-def sequence_kernel(indices, total, slots, count, capacity, BLOCK: tl.constexpr):
-    """slots[j] = indices[j]; indices[j] = j; count = total.
-
-    Distinct slots always fit. A warm-up request may name one slot more often than rows exist, and
-    must not be led past the buffer.
-    """
-    entries = tl.load(total)
-    if tl.program_id(0) == 0:
-        tl.store(count, entries)
-    for block in range(tl.program_id(0), tl.cdiv(entries, BLOCK), tl.num_programs(0)):
-        entry = block * BLOCK + tl.arange(0, BLOCK)
-        active = entry < entries
-        slot = tl.load(indices + entry, mask=active)
-        tl.store(slots + entry, slot, mask=active & (entry < capacity))
-        tl.store(indices + entry, tl.minimum(entry, capacity - 1), mask=active)
 
 
 # A stamp that changes every step must not select another compiled kernel.
@@ -65,8 +49,45 @@ def translate_kernel(indices, total, row_of_slot, BLOCK: tl.constexpr):
         tl.store(indices + entry, tl.load(row_of_slot + slot, mask=active), mask=active)
 
 
+@triton.jit(do_not_specialize=["tokens", "stamp", "capacity"])
+def find_kernel(
+    written,
+    written_stride,
+    tokens,
+    found,
+    slots,
+    row_of_slot,
+    stamps,
+    stamp,
+    capacity,
+    RESERVED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """found[t] = the row of written[t], whose slot is inverted, or -1 where the step has none."""
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    active = token < tokens
+    slot = tl.load(written + token * written_stride, mask=active, other=0).to(tl.int32)
+    read = active & (slot != RESERVED) & (tl.load(stamps + slot, mask=active, other=0) == stamp)
+    row = tl.load(row_of_slot + slot, mask=read, other=capacity)
+    read = read & (row < capacity)
+    tl.store(found + token, tl.where(read, row, -1), mask=active)
+    tl.store(slots + row, ~slot, mask=read)
+
+
+class NewRows(NamedTuple):
+    """Which compact row each new token of a step has.
+
+    Attributes:
+        slots: [tokens] integers, the pool slots that the tokens are written to.
+        rows: [tokens] int32; -1 where the step does not read the slot.
+    """
+
+    slots: torch.Tensor
+    rows: torch.Tensor
+
+
 class SlotTable:
-    """Scratch of the claims: which row a pool slot got, valid from a claim to its translation.
+    """Scratch of the claims: which row a pool slot got, valid until the next step's are made.
 
     Users that take their steps one after another on one stream may share a table.
     """
@@ -74,15 +95,16 @@ class SlotTable:
     def __init__(self, pool_rows: int, device: torch.device) -> None:
         self.row_of_slot = torch.zeros(pool_rows, dtype=torch.int32, device=device)
         self.stamps = torch.zeros(pool_rows, dtype=torch.int32, device=device)
-        self._stamp = 0
+
+        self.stamp = 0
 
     def next_stamp(self) -> int:
-        """A stamp that no entry carries."""
-        self._stamp += 1
-        if self._stamp == 2**31:
+        """A stamp that no entry carries; it is that of the step from now on."""
+        self.stamp += 1
+        if self.stamp == 2**31:
             self.stamps.zero_()
-            self._stamp = 1
-        return self._stamp
+            self.stamp = 1
+        return self.stamp
 
 
 class CompactRows:
@@ -91,7 +113,7 @@ class CompactRows:
     Addresses never change, so captured gathers stay valid; contents are set before each step.
 
     Attributes:
-        slots: [capacity] int32, pool slot of each compact row.
+        slots: [capacity] int32, pool slot of each compact row, inverted once `find` has found it.
         count: [1] int32, distinct slots of the step; above capacity when it does not fit.
         table: the scratch of its claims.
     """
@@ -103,15 +125,6 @@ class CompactRows:
         self.count = torch.zeros(1, dtype=torch.int32, device=device)
         self.table = table
         self._grid = (programs,)
-
-    def assign_alone(self, indices: torch.Tensor, total: torch.Tensor) -> None:
-        """For one request: `indices[:total]` (int32 slots, all distinct) become 0, 1, 2, ...
-
-        Entries past the capacity, which slots that are not distinct could make, name its last row.
-        """
-        sequence_kernel[self._grid](
-            indices, total, self.slots, self.count, self.capacity, BLOCK=BLOCK
-        )
 
     def claim(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Give each distinct slot among `indices[:total]` (int32) a row; `indices` stays."""
@@ -132,3 +145,27 @@ class CompactRows:
     def translate(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Replace each claimed slot in `indices[:total]` by its row."""
         translate_kernel[self._grid](indices, total, self.table.row_of_slot, BLOCK=BLOCK)
+
+    def find(self, written: torch.Tensor, reserved: int) -> NewRows:
+        """The rows of a step's new tokens, after its claim and before any other of this table.
+
+        Args:
+            written: [tokens] integers, the slots that the tokens are about to be written to.
+            reserved: the slot that is not written; -1 for none.
+        """
+        tokens = written.shape[0]
+        found = torch.empty(tokens, dtype=torch.int32, device=written.device)
+        find_kernel[(max(1, triton.cdiv(tokens, BLOCK)),)](
+            written,
+            written.stride(0),
+            tokens,
+            found,
+            self.slots,
+            self.table.row_of_slot,
+            self.table.stamps,
+            self.table.stamp,
+            self.capacity,
+            RESERVED=reserved,
+            BLOCK=BLOCK,
+        )
+        return NewRows(written, found)

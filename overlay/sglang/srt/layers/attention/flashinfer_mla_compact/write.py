@@ -6,6 +6,8 @@ batches launches are what a layer's attention costs.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -40,6 +42,17 @@ def encode(value, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
 
 
 @triton.jit
+def write_row(row, nope, rope, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
+    """Cast one key to FP8 at `row`; the codes of latent and rope."""
+    latent, rotary = tl.arange(0, NOPE), tl.arange(0, ROPE)
+    latent_code = encode(tl.load(nope + latent).to(tl.float32), IS_E4M3, TOP)
+    rotary_code = encode(tl.load(rope + rotary).to(tl.float32), IS_E4M3, TOP)
+    tl.store(row + latent, latent_code)
+    tl.store(row + NOPE + rotary, rotary_code)
+    return latent_code, rotary_code
+
+
+@triton.jit
 def write_rows_kernel(
     pool,  # *uint8, the layer's rows
     pool_stride,
@@ -59,48 +72,48 @@ def write_rows_kernel(
     if slot == RESERVED:
         return
     row = pool + slot * pool_stride
-    latent, rotary = tl.arange(0, NOPE), tl.arange(0, ROPE)
-    value = tl.load(nope + token * nope_stride + latent).to(tl.float32)
-    tl.store(row + latent, encode(value, IS_E4M3, TOP))
-    value = tl.load(rope + token * rope_stride + rotary).to(tl.float32)
-    tl.store(row + NOPE + rotary, encode(value, IS_E4M3, TOP))
+    write_row(row, nope + token * nope_stride, rope + token * rope_stride, IS_E4M3, TOP)
 
 
 launch_write = Launcher(write_rows_kernel, WARPS)
 
 
-def write_rows(
-    key_buffer: torch.Tensor,
-    slots: torch.Tensor,
-    nope: torch.Tensor,
-    rope: torch.Tensor,
-    top: int,
-    reserved: int,
-) -> None:
-    """Write `nope` and `rope`, cast, to rows `slots` of one layer, save for row `reserved`.
+class NewKeys(NamedTuple):
+    """A step's new keys of one layer, and where they belong.
 
-    Args:
-        key_buffer: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free.
+    Attributes:
+        pool: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free.
         slots: [tokens] integers; the stride is free, as sglang's draft steps need.
         nope: [tokens, 1, 512], bfloat16 or float16; the row stride is free.
         rope: [tokens, 1, 64], of the same dtype; the row stride is free.
         top: from `top_code` for the pool's dtype.
         reserved: the slot that keeps what it holds, the sink of padded tokens; -1 for none.
     """
-    rows = key_buffer.view(torch.uint8)
+
+    pool: torch.Tensor
+    slots: torch.Tensor
+    nope: torch.Tensor
+    rope: torch.Tensor
+    top: int
+    reserved: int
+
+
+def write_rows(keys: NewKeys) -> None:
+    """Write the keys, cast, to their slots."""
+    rows = keys.pool.view(torch.uint8)
     launch_write(
-        slots.shape[0],
+        keys.slots.shape[0],
         rows,
         rows.stride(0),
-        slots,
-        slots.stride(0),
-        nope,
-        nope.stride(0),
-        rope,
-        rope.stride(0),
-        key_buffer.dtype == torch.float8_e4m3fn,
-        top,
-        reserved,
+        keys.slots,
+        keys.slots.stride(0),
+        keys.nope,
+        keys.nope.stride(0),
+        keys.rope,
+        keys.rope.stride(0),
+        keys.pool.dtype == torch.float8_e4m3fn,
+        keys.top,
+        keys.reserved,
     )
 
 
