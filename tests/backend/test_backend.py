@@ -280,14 +280,21 @@ def test_awaited_keys_take_no_launch_of_their_own(
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(PlainPool()))
     slots = torch.tensor([77, 2])
     attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots))
-    keys = torch.zeros((2, 1, 576)).bfloat16().split([512, 64], -1)
-    reader = backend.KeyReader(
-        attention.token_to_kv_pool, attention._read_keys, 0x7F, attention._new_rows.slots
-    )
-    reader.set_mla_kv_buffer(SimpleNamespace(layer_id=7), slots, *keys)
-    reader.get_key_buffer(7)
-    reader.get_key_buffer(3)
+    monkeypatch.setattr(stock.AttnBackend, "forward_decode", writes_and_reads(slots, 7, 3))
+    attention.forward_decode(None, SimpleNamespace(layer_id=7))
     assert launched == ["fill_rows", "gather_rows"]
+
+
+def writes_and_reads(slots: torch.Tensor, *layers: int) -> Any:
+    """A forward method that writes keys of threes to `slots`, and reads these layers."""
+
+    def forward(self: Any, query: Any, layer: Any) -> None:
+        keys = torch.full((len(slots), 1, 576), 3.0).bfloat16().split([512, 64], -1)
+        self.token_to_kv_pool.set_mla_kv_buffer(layer, slots, *keys)
+        for number in layers:
+            self.token_to_kv_pool.get_key_buffer(number)
+
+    return forward
 
 
 def noted(calls: list[str], name: str, call: Any) -> Any:
@@ -306,3 +313,38 @@ def test_what_a_step_without_new_slots_reads_is_gathered_whole(backend: Any) -> 
     assert attention._new_rows is not None
     assert_same(run(attention, FEW), expected(pool, FEW))
     assert attention._new_rows is None
+
+
+def test_a_step_planned_without_its_batch_awaits_no_keys(backend: Any) -> None:
+    """A captured launch would go on reading where rows of the step before were found."""
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(PlainPool()))
+    batch = Batch(FEW.slots, out_cache_loc=torch.tensor([77, 2]))
+    attention.init_forward_metadata(batch)
+    stock.AttnBackend.init_forward_metadata(attention, batch)  # all that a replay calls
+    assert attention._new_rows is None
+
+
+def test_the_reserved_slot_is_read_as_the_pool_holds_it(backend: Any) -> None:
+    pool, slots = PlainPool(), torch.tensor([77, 0])
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    named = [FEW.slots[0], torch.tensor([0])]
+    attention.init_forward_metadata(Batch(named, out_cache_loc=slots))
+    keys = torch.full((2, 1, 576), 3.0).bfloat16().split([512, 64], -1)
+    reader = backend.KeyReader(pool, attention._read_keys, 0x7F, attention._new_rows.slots)
+    reader.set_mla_kv_buffer(SimpleNamespace(layer_id=7), slots, *keys)
+    read = reader.get_key_buffer(7)[attention.decode_wrapper._kv_indices_buf.long()]
+    assert torch.equal(read, pool.layers[7][torch.cat(named)].bfloat16())
+
+
+def test_keys_of_a_direct_step_are_written_though_an_earlier_step_awaited_their_slots(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    pool, slots = PlainPool(), torch.tensor([77, 2])
+    attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
+    attention.init_forward_metadata(Batch(FEW.slots, [1, 1], out_cache_loc=slots))
+    attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots))
+    assert attention._reads_directly
+    monkeypatch.setattr(stock.AttnBackend, "forward_decode", writes_and_reads(slots, 7))
+    attention.forward_decode(None, SimpleNamespace(layer_id=7))
+    assert (pool.layers[7][slots].float() == 3).all()

@@ -121,20 +121,21 @@ def test_a_gather_of_the_same_step_takes_all_rows() -> None:
     assert same_bits(out[place.entries], keys.pool[SHARED.named].bfloat16())
 
 
+@pytest.mark.parametrize("step", [ALONE, LONG], ids=["in a first tile", "in a later one"])
 def test_programs_that_gather_leave_the_rows_of_new_tokens_alone(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, step: Step
 ) -> None:
     """What they read of such a slot may be from before its write, and be stored after it."""
-    keys = new_keys(LONG, torch.float8_e4m3fn, torch.bfloat16)
-    place = placed(LONG, keys.slots)
+    keys = new_keys(step, torch.float8_e4m3fn, torch.bfloat16)
+    place = placed(step, keys.slots)
     out, _ = guarded(POOL, torch.bfloat16)
     builder, tokens = interpreter.interpreter_builder, len(keys.slots)
     plainly = builder.set_grid_idx
     monkeypatch.setattr(builder, "set_grid_idx", lambda x, y, z: plainly(max(x, tokens), y, z))
     fill_rows(keys, place.found, place.rows, out, 2)
     assert (out[place.found.long()] == 7).all()
-    known = ~torch.isin(LONG.named, keys.slots)
-    assert same_bits(out[place.entries[known]], keys.pool[LONG.named[known]].bfloat16())
+    known = ~torch.isin(step.named, keys.slots)
+    assert same_bits(out[place.entries[known]], keys.pool[step.named[known]].bfloat16())
 
 
 def test_rows_and_keys_may_lie_with_strides_of_their_own() -> None:
