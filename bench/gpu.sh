@@ -6,7 +6,7 @@
 #   tokens   stock, compact and a wrong row: tokens and TPOT
 #   bf16     compact, BF16 KV and FlashMLA by turns
 #   fp8      compact and Triton by turns
-#   prefix   time to first token after a cached prefix, compact and BF16 KV by turns
+#   prefix   time to first token after a cached prefix, compact and BF16 KV by turns; a trace of each
 #   prefill-graph  the same without a prefix, under breakable prefill graphs
 #   pool     compact at pools of 131,072 and 2,000,000 by turns
 #   kernels  attention alone, each strategy by turns
@@ -90,7 +90,10 @@ for step in "$@"; do
         prefix)
             make_model
             # shellcheck disable=SC2086
-            serve prefix.json "bf16 compact" "$cached" $together $first_token
+            serve prefix.json "bf16 compact" "$cached" $together $first_token \
+                --trace "$results/traces"
+            [ ! -d "$results/traces" ] ||
+                limited bench.launches "$results/traces" --out "$results/launches.json"
             ;;
         prefill-graph)
             make_model

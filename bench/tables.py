@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import goals, kernel_tables
+from bench import goals, kernel_tables, launches
 from bench.compare import judge
 from bench.loads import Load
 from bench.markdown import MISSING, markdown, paired, versions_of
@@ -149,6 +149,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "tokens-0.5.23": partial(tokens, name="tokens-0.5.23"),
     "ratios": ratios,
     "first-token": first_token,
+    "launches": launches.table,
     "pool": pool,
     "proof": proof,
     "goals": goals.table,

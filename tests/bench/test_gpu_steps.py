@@ -46,6 +46,12 @@ def test_a_smaller_pool_may_be_asked_for(model: Path) -> None:
     assert json.loads((model / "results" / "prefix.json").read_text())["about"]["pool"] == 140_000
 
 
+def test_the_step_of_the_first_token_counts_launches_too(model: Path) -> None:
+    assert steps(model, "prefix").returncode == 0
+    setups = json.loads((model / "results" / "launches.json").read_text())["setups"]
+    assert {name: setup["launches"] for name, setup in setups.items()} == {"bf16": 1, "compact": 1}
+
+
 def test_out_of_time_is_exit_124(model: Path) -> None:
     done = steps(model, "tokens", STEP_SECONDS="2", FAKE_HANGS="1")
     assert done.returncode == 124

@@ -79,7 +79,7 @@ def test_each_engine_leaves_a_trace_where_one_is_asked_for(model: Path) -> None:
     done = serve(*options(model, "stock", "compact"), "--trace", model / "traces")
     assert done.returncode == 0, done.stderr
     names = sorted(path.name for path in (model / "traces").iterdir())
-    assert names == ["compact.trace.json", "stock.trace.json"]
+    assert names == [f"{name}-12.5-TP-0.trace.json.gz" for name in ("compact", "stock")]
 
 
 def test_results_of_other_options_are_not_mixed(model: Path) -> None:
