@@ -29,18 +29,30 @@ limited() {
     timeout --foreground --signal=TERM --kill-after=60 "${STEP_SECONDS:-530}" "$python" -m "$@"
 }
 
-serve() { # FILE SETUPS LOADS MORE...
-    local file=$1 setups=$2 loads=$3
-    shift 3
+attempt() { # MODULE MORE...
     local status=0
-    # shellcheck disable=SC2086
-    limited bench.serve run --model "$model" --out "$results/$file" --pool "${POOL:-495552}" \
-        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --loads $loads "$@" || status=$?
+    limited "$@" || status=$?
     case $status in
         0) ;;
         1) failed=1 ;; # told above; what remains can still be measured
         *) exit "$status" ;;
     esac
+}
+
+serve() { # FILE SETUPS LOADS MORE...
+    local file=$1 setups=$2 loads=$3
+    shift 3
+    # shellcheck disable=SC2086
+    attempt bench.serve run --model "$model" --out "$results/$file" --pool "${POOL:-495552}" \
+        --logs "${TMPDIR:-/tmp}/bench-logs" --setups $setups --loads $loads "$@"
+}
+
+count_launches() { # FILE: of the traces that were recorded with it
+    if compgen -G "$results/traces/*.gz" >/dev/null; then
+        attempt bench.launches "$results/traces" --out "$results/launches.json"
+    else
+        echo "no trace in $results/traces: remove $results/$1 to record them" >&2
+    fi
 }
 
 make_model() {
@@ -92,8 +104,7 @@ for step in "$@"; do
             # shellcheck disable=SC2086
             serve prefix.json "bf16 compact" "$cached" $together $first_token \
                 --trace "$results/traces"
-            [ ! -d "$results/traces" ] ||
-                limited bench.launches "$results/traces" --out "$results/launches.json"
+            count_launches prefix.json
             ;;
         prefill-graph)
             make_model

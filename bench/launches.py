@@ -3,10 +3,12 @@
   python -m bench.serve run ... --trace FOLDER
   python -m bench.launches FOLDER --out FILE           write FILE, of all traces in FOLDER
 
-The prefill is the longest stretch of launches without a replayed graph. Under a profiler the host
-takes longer than without one.
+Decode replays graphs; the prefill is what keeps the device busy longest between two replays, as
+that of a cached prefix launches about as many kernels as that of the prompt. Under a profiler the
+host takes longer than without one.
 
-exit status: 0 done; 1 a trace has no launch; 2 usage, or a folder without traces.
+exit status: 0 done; 1 a trace can't be read, or has no prefill; 2 usage, a folder without traces,
+or a FILE that can't be written; 130 interrupted. FILE is written in the first case alone.
 """
 
 from __future__ import annotations
@@ -16,21 +18,22 @@ import gzip
 import json
 import re
 import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.markdown import MISSING, markdown
-
-NAME = "launches.json"
-TRACE = re.compile(r"(?P<setup>[\w-]+?)-\d+(\.\d+)?-TP-0\.trace\.json\.gz")
+TRACE = re.compile(r"(?P<setup>[\w-]+)-(?P<stamp>\d+(\.\d+)?)-TP-0(-[DPE]P-0)*\.trace\.json\.gz")
 Event = dict[str, Any]
 
 
 def prefill(events: Sequence[Event]) -> list[tuple[Event, Event]]:
-    """Launches of the host and what each ran on the device, in the host's order."""
+    """Launches of the host and what each ran on the device, in the host's order.
+
+    Empty if no graph is replayed: nothing then tells the prefill from decode.
+    """
     calls = {
         event["args"]["correlation"]: event
         for event in events
@@ -48,11 +51,13 @@ def prefill(events: Sequence[Event]) -> list[tuple[Event, Event]]:
         (pair for pair in ran if "GraphLaunch" not in pair[0]["name"]),
         key=lambda pair: float(pair[0]["ts"]),
     )
-    stretches = pairwise([float("-inf"), *replays, float("inf")])
-    return max(
-        ([pair for pair in plain if low <= pair[0]["ts"] < high] for low, high in stretches),
-        key=len,
-    )
+    ends = [float("-inf"), *replays, float("inf")] if replays else []
+    stretches = ([p for p in plain if low <= p[0]["ts"] < high] for low, high in pairwise(ends))
+    return max(stretches, key=_busy, default=[])
+
+
+def _busy(pairs: Iterable[tuple[Event, Event]]) -> float:
+    return sum(float(event["dur"]) for _, event in pairs)
 
 
 def summary(pairs: Sequence[tuple[Event, Event]]) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def summary(pairs: Sequence[tuple[Event, Event]]) -> dict[str, Any]:
     return {
         "launches": len(pairs),
         "host_ms": round((before - begin) / 1e3, 3),
-        "device_ms": round(sum(event["dur"] for _, event in pairs) / 1e3, 3),
+        "device_ms": round(_busy(pairs) / 1e3, 3),
         "kernels": {name: _means(times) for name, times in sorted(kernels.items())},
     }
 
@@ -86,37 +91,28 @@ def short(kernel: str) -> str:
     return re.sub(r"^void |<.*|\s*\(.*", "", plain)
 
 
-def table(folder: Path) -> str:
-    """Each setup's totals, and the kernels that not every setup launches in each layer."""
-    path = folder / NAME
-    if not path.exists():
-        return MISSING
-    setups: dict[str, dict[str, Any]] = json.loads(path.read_text())["setups"]
-    header = ["", *(f"`{name}`" for name in setups)]
-    rows = [
-        ["launches", *(str(one["launches"]) for one in setups.values())],
-        ["host, ms", *(f"{one['host_ms']:.1f}" for one in setups.values())],
-        ["device, ms", *(f"{one['device_ms']:.1f}" for one in setups.values())],
-    ]
-    for kernel in _of_one_alone(setups.values()):
-        cells = (one["kernels"].get(kernel) for one in setups.values())
-        rows.append([f"`{kernel}`", *(_cell(cell) for cell in cells)])
-    return markdown(header, rows)
-
-
-def _of_one_alone(setups: Iterable[dict[str, Any]]) -> list[str]:
-    """Kernels that are launched as often as attention's layers, but not by all."""
-    names = [{k for k, v in one["kernels"].items() if v["count"] >= 10} for one in setups]
-    return sorted(set.union(*names) - set.intersection(*names))
-
-
-def _cell(kernel: dict[str, float] | None) -> str:
-    if kernel is None:
-        return "-"
-    return f"{kernel['count']} x {kernel['host_us']:.1f} µs, {kernel['device_us']:.1f} on device"
-
-
 def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    traces = _newest(chosen.folder)
+    if not traces:
+        parser.error(f"{chosen.folder} holds no trace: record one with bench.serve run --trace.")
+    if chosen.out.exists() and not chosen.out.is_file():  # it would be replaced, /dev/null too
+        parser.error(f"--out {chosen.out} is no file: name another.")
+    try:
+        _write(chosen.out, {name: read(path) for name, path in sorted(traces.items())})
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    except OSError as error:
+        parser.error(f"--out {chosen.out}: {error.strerror}: name another file.")
+    except KeyboardInterrupt:
+        print("interrupted: nothing is written", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench.launches",
         description=__doc__,
@@ -124,27 +120,38 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="of `bench.serve run --trace`")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    chosen = parser.parse_args(arguments)
-    traces = {match["setup"]: path for path, match in _traces(chosen.folder)}
-    if not traces:
-        parser.error(f"{chosen.folder} holds no trace: record one with bench.serve run --trace.")
-    setups = {}
-    for name, path in sorted(traces.items()):
+    return parser
+
+
+def _newest(folder: Path) -> dict[str, Path]:
+    """Of each setup the trace that was recorded last."""
+    found = [(path, TRACE.fullmatch(path.name)) for path in folder.glob("*.gz")]
+    traces = [(float(match["stamp"]), match["setup"], path) for path, match in found if match]
+    return {setup: path for _, setup, path in sorted(traces)}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A trace's device and the summary of its prefill; ValueError with one sentence if none."""
+    try:
         trace = json.loads(gzip.decompress(path.read_bytes()))
         pairs = prefill(trace["traceEvents"])
-        if not pairs:
-            print(f"{path} has no launch: record it with CPU and GPU activities.", file=sys.stderr)
-            return 1
-        setups[name] = {"device": trace["deviceProperties"][0]["name"], **summary(pairs)}
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps({"setups": setups}, indent=1) + "\n")
-    return 0
+        found = {"device": trace["deviceProperties"][0]["name"], **summary(pairs)} if pairs else {}
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as e:
+        raise ValueError(f"{path} can't be read as a trace ({e!r}): record it again.") from None
+    if not found:
+        raise ValueError(
+            f"{path} has no launch beside a replayed graph: record it with CPU and GPU activities, "
+            "and let decode run in graphs."
+        )
+    return found
 
 
-def _traces(folder: Path) -> Iterable[tuple[Path, re.Match[str]]]:
-    """The newest trace of a setup comes last."""
-    found = ((path, TRACE.fullmatch(path.name)) for path in sorted(folder.glob("*.gz")))
-    return [(path, match) for path, match in found if match]
+def _write(path: Path, setups: dict[str, Any]) -> None:
+    """The whole file, so that a reader or a killed run never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps({"setups": setups}, indent=1) + "\n")
+    beside.replace(path)
 
 
 if __name__ == "__main__":

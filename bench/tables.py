@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import goals, kernel_tables, launches
+from bench import goals, kernel_tables, launch_tables
 from bench.compare import judge
 from bench.loads import Load
 from bench.markdown import MISSING, markdown, paired, versions_of
@@ -149,7 +149,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "tokens-0.5.23": partial(tokens, name="tokens-0.5.23"),
     "ratios": ratios,
     "first-token": first_token,
-    "launches": launches.table,
+    "launches": launch_tables.table,
     "pool": pool,
     "proof": proof,
     "goals": goals.table,

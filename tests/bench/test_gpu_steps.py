@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,30 @@ def test_the_step_of_the_first_token_counts_launches_too(model: Path) -> None:
     assert steps(model, "prefix").returncode == 0
     setups = json.loads((model / "results" / "launches.json").read_text())["setups"]
     assert {name: setup["launches"] for name, setup in setups.items()} == {"bf16": 1, "compact": 1}
+
+
+def test_a_second_run_of_that_step_measures_nothing_and_keeps_the_launches(model: Path) -> None:
+    steps(model, "prefix")
+    before = (model / "results" / "launches.json").read_bytes()
+    again = steps(model, "prefix")
+    assert (again.returncode, "nothing is run" in again.stderr) == (0, True)
+    shutil.rmtree(model / "results" / "traces")
+    without = steps(model, "prefix")
+    assert without.returncode == 0
+    assert "no trace in" in without.stderr.splitlines()[-1]
+    assert (model / "results" / "launches.json").read_bytes() == before
+
+
+def test_a_damaged_trace_does_not_stop_later_steps(model: Path) -> None:
+    steps(model, "prefix")
+    before = (model / "results" / "launches.json").read_bytes()
+    for trace in (model / "results" / "traces").iterdir():
+        trace.write_bytes(trace.read_bytes()[:-9])
+    done = steps(model, "prefix", "prefill-graph")
+    assert done.returncode == 1
+    assert done.stderr.count("record it again") == 1
+    assert (model / "results" / "prefill-graph.json").exists()
+    assert (model / "results" / "launches.json").read_bytes() == before
 
 
 def test_out_of_time_is_exit_124(model: Path) -> None:

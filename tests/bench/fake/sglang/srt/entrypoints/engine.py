@@ -57,7 +57,8 @@ class Engine:
         call = common | {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}
         kernel = common | {"cat": "kernel", "name": "attend"}
         card = [{"name": "stand-in"}]
-        trace = {"deviceProperties": card, "traceEvents": [call, kernel]}
+        replay = call | {"name": "cudaGraphLaunch", "ts": 9, "args": {"correlation": 2}}
+        trace = {"deviceProperties": card, "traceEvents": [call, kernel, replay]}
         self.trace.write_bytes(gzip.compress(json.dumps(trace).encode()))
 
     def flush_cache(self) -> SimpleNamespace:

@@ -1,0 +1,48 @@
+"""The table of what a first token launches, from the JSON file of `bench.launches`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.markdown import MISSING, markdown
+
+NAME = "launches.json"
+
+
+def table(folder: Path) -> str:
+    """Each setup's totals, and the kernels that not every setup launches in each layer."""
+    setups = _setups(folder / NAME)
+    if not setups:
+        return MISSING
+    header = ["", *(f"`{name}`" for name in setups)]
+    rows = [
+        ["launches", *(str(one["launches"]) for one in setups.values())],
+        ["host, ms", *(f"{one['host_ms']:.1f}" for one in setups.values())],
+        ["device, ms", *(f"{one['device_ms']:.1f}" for one in setups.values())],
+    ]
+    for kernel in _of_one_alone(setups.values()):
+        cells = (one["kernels"].get(kernel) for one in setups.values())
+        rows.append([f"`{kernel}`", *(_cell(cell) for cell in cells)])
+    return markdown(header, rows)
+
+
+def _setups(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return dict(json.loads(path.read_text())["setups"]) if path.exists() else {}
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
+
+
+def _of_one_alone(setups: Iterable[dict[str, Any]]) -> list[str]:
+    """Kernels that are launched as often as attention's layers, but not by all."""
+    names = [{k for k, v in one["kernels"].items() if v["count"] >= 10} for one in setups]
+    return sorted(set.union(*names) - set.intersection(*names))
+
+
+def _cell(kernel: dict[str, float] | None) -> str:
+    if kernel is None:
+        return "-"
+    return f"{kernel['count']} x {kernel['host_us']:.1f} µs, {kernel['device_us']:.1f} on device"
