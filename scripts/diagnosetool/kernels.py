@@ -15,9 +15,9 @@ COPY = "copies"
 # The first pattern that is found names the family. Attention kernels stand before matrix products,
 # as their template arguments name GEMM parts too.
 _FAMILIES = [
-    (COMPACT_GATHER, r"^gather_rows_kernel"),
+    (COMPACT_GATHER, r"^(?:gather|fill)_rows_kernel"),
     (COMPACT_DIRECT, r"^attend_splits"),
-    ("compact's planning", r"^(?:sequence|claim|translate)_kernel|^plan_splits"),
+    ("compact's planning", r"^(?:claim|translate|find)_kernel|^plan_splits"),
     (FLASHINFER_MLA, r"BatchMLAPage"),
     (
         PREFILL,
@@ -36,7 +36,7 @@ _FAMILIES = [
     ("norms", r"rms_?norm|layer_?norm"),
     ("rotary embedding", r"rotary|rope"),
     ("quantisation", r"quant"),
-    ("KV writes", r"set_mla_kv|set_kv_buffer|store_cache"),
+    ("KV writes", r"set_mla_kv|set_kv_buffer|store_cache|^write_rows_kernel"),
     (COPY, r"direct_copy_kernel_cuda|Memcpy|float8_copy_kernel"),
     ("element-wise", r"at::native|elementwise|triton_poi|Memset|act_and_mul"),
 ]
