@@ -137,6 +137,7 @@ def facts(
         pdmux=options.enable_pdmux,
         topk=_topk(options),
         experimental=support.allows_experimental(),
+        plan_stream=support.has_plan_stream(),
     )
 
 

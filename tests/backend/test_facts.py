@@ -68,11 +68,18 @@ def test_a_layer_has_a_page_of_padding_before_its_slots(overlay: Import) -> None
     assert overlay("facts").pool_rows(MLATokenToKVPool()) == 1064
 
 
-def test_the_environment_tells_whether_experimental_backends_are_allowed(
-    overlay: Import, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "fact"),
+    [
+        ("FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS", "experimental"),
+        ("SGLANG_ENABLE_OVERLAP_PLAN_STREAM", "plan_stream"),
+    ],
+)
+def test_the_environment_tells_what_is_switched_on(
+    overlay: Import, monkeypatch: pytest.MonkeyPatch, variable: str, fact: str
 ) -> None:
     facts = overlay("facts")
-    monkeypatch.delenv("FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS", raising=False)
-    assert not facts.runner_facts(runner(MLATokenToKVPool())).experimental
-    monkeypatch.setenv("FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS", "1")
-    assert facts.runner_facts(runner(MLATokenToKVPool())).experimental
+    monkeypatch.delenv(variable, raising=False)
+    assert not getattr(facts.runner_facts(runner(MLATokenToKVPool())), fact)
+    monkeypatch.setenv(variable, "1")
+    assert getattr(facts.runner_facts(runner(MLATokenToKVPool())), fact)

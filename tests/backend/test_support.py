@@ -73,6 +73,10 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"experimental": True},
         ["FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS=1", "start without"],
     ),
+    "overlap plan stream": (
+        {"plan_stream": True},
+        ["SGLANG_ENABLE_OVERLAP_PLAN_STREAM", "start without"],
+    ),
     "topk 2": ({"topk": 2}, ["topk 2", "--speculative-eagle-topk 1"]),
 }
 
@@ -104,6 +108,14 @@ def test_experimental_backends_are_allowed_as_flashinfer_reads_it(
 ) -> None:
     variable = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
     assert support.allows_experimental({} if value is None else {variable: value}) is allows
+
+
+@pytest.mark.parametrize(
+    ("value", "has"), [(None, False), ("", False), ("0", False), ("1", True), ("True", True)]
+)
+def test_a_plan_stream_is_there_as_sglang_reads_it(value: str | None, has: bool) -> None:
+    variable = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
+    assert support.has_plan_stream({} if value is None else {variable: value}) is has
 
 
 @pytest.mark.parametrize("case", SERVED)

@@ -18,6 +18,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.support import (
     HEAD_DIM,
     Facts,
     allows_experimental,
+    has_plan_stream,
 )
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, set_mla_kv_buffer_triton
 
@@ -77,6 +78,7 @@ def runner_facts(runner: Any) -> Facts:
         pdmux=bool(get_disagg().enable_pdmux),
         topk=int(get_spec().speculative_eagle_topk or 0),
         experimental=allows_experimental(),
+        plan_stream=has_plan_stream(),
     )
 
 

@@ -26,6 +26,7 @@ BUFFER_VARIABLE = "SGLANG_MLA_COMPACT_BUFFER_MIB"
 STRATEGIES = ("auto", "gather", "direct", "stock")
 DEFAULT_BUFFER_MIB = 1024
 EXPERIMENTAL_VARIABLE = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
+PLAN_STREAM_VARIABLE = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 
 # Up to how many query heads of a rank direct reading beat gather-then-attend at every measured
 # load (None: any number), and what that rests on. A card takes the newest entry that is not newer
@@ -72,6 +73,7 @@ class Facts:
         prefill_graph: "breakable", "tc_piecewise", "full" or "disabled".
         topk: speculative_eagle_topk; 0 without speculative decoding.
         experimental: FlashInfer may choose among its experimental backends, too.
+        plan_stream: speculative steps are planned on a stream of their own.
     """
 
     kv_lora_rank: int = KV_LORA_RANK
@@ -86,6 +88,7 @@ class Facts:
     pdmux: bool = False
     topk: int = 0
     experimental: bool = False
+    plan_stream: bool = False
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -107,6 +110,11 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 def allows_experimental(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether FlashInfer, from 0.7 on, would choose an experimental backend in this environment."""
     return environment.get(EXPERIMENTAL_VARIABLE) == "1"
+
+
+def has_plan_stream(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether sglang plans speculative steps on a stream of their own; read as sglang reads it."""
+    return environment.get(PLAN_STREAM_VARIABLE, "").lower() in ("true", "1", "yes", "y")
 
 
 def capacity_rows(pool_rows: int, settings: Settings) -> int:
@@ -264,6 +272,15 @@ def _planning(facts: Facts) -> str | None:
     )
 
 
+def _plan_stream(facts: Facts) -> str | None:
+    if not facts.plan_stream:
+        return None
+    return (
+        f"{PLAN_STREAM_VARIABLE} plans a step on a stream of its own while the step before may "
+        "still read the rows that planning rewrites: start without this variable."
+    )
+
+
 _CHECKS = (
     _head_dims,
     _pool,
@@ -273,4 +290,5 @@ _CHECKS = (
     _multiplexing,
     _speculation,
     _planning,
+    _plan_stream,
 )
