@@ -123,7 +123,19 @@ def test_interruption_leaves_no_process(model: Path, number: signal.Signals) -> 
     running.send_signal(number)
     assert running.wait(30) == 130
     for process in (found[0].name, found[0].read_text()):
-        assert not Path("/proc", process).exists() or "zombie" in status(process)
+        assert ends(process)
+
+
+def ends(process: str) -> bool:
+    """Whether it is gone within some seconds: a busy host takes its time to end a killed one."""
+    for _ in range(200):
+        try:
+            if "zombie" in status(process):
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def heed_interrupts() -> None:
