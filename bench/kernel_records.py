@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bench import json_file
 from bench.loads import Load
 
 KERNELS = "kernels.json"
@@ -22,11 +23,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:
-    """The whole file, so that a reader or a killed run never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps({"points": records}, indent=1) + "\n")
-    beside.replace(path)
+    """All records; ValueError with one sentence if they can't be written."""
+    json_file.write(path, {"points": records})
 
 
 def save(path: Path, record: dict[str, Any]) -> None:
@@ -48,10 +46,7 @@ def measured(path: Path, strategies: Iterable[str], host: dict[str, str]) -> set
 
 def require_writable(path: Path) -> None:
     """ValueError with one sentence if results could not be saved, before they cost a run."""
-    try:
-        write(path, read(path))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}: name another file.") from None
+    write(path, read(path))
 
 
 def place(record: dict[str, Any]) -> tuple[int, Load]:

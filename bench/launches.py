@@ -25,6 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench import json_file
+
 TRACE = re.compile(r"(?P<setup>[\w-]+)-(?P<stamp>\d+(\.\d+)?)-TP-0(-[DPE]P-0)*\.trace\.json\.gz")
 Event = dict[str, Any]
 
@@ -97,18 +99,18 @@ def main(arguments: list[str] | None = None) -> int:
     traces = _newest(chosen.folder)
     if not traces:
         parser.error(f"{chosen.folder} holds no trace: record one with bench.serve run --trace.")
-    if chosen.out.exists() and not chosen.out.is_file():  # it would be replaced, /dev/null too
-        parser.error(f"--out {chosen.out} is no file: name another.")
     try:
-        _write(chosen.out, {name: read(path) for name, path in sorted(traces.items())})
+        setups = {name: read(path) for name, path in sorted(traces.items())}
     except ValueError as problem:
         print(problem, file=sys.stderr)
         return 1
-    except OSError as error:
-        parser.error(f"--out {chosen.out}: {error.strerror}: name another file.")
     except KeyboardInterrupt:
         print("interrupted: nothing is written", file=sys.stderr)
         return 130
+    try:
+        json_file.write(chosen.out, {"setups": setups})
+    except ValueError as problem:
+        parser.error(f"--out {problem}")
     return 0
 
 
@@ -144,14 +146,6 @@ def read(path: Path) -> dict[str, Any]:
             "and let decode run in graphs."
         )
     return found
-
-
-def _write(path: Path, setups: dict[str, Any]) -> None:
-    """The whole file, so that a reader or a killed run never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps({"setups": setups}, indent=1) + "\n")
-    beside.replace(path)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import json_file
 from bench.loads import Load
 
 KEPT_TOKENS = 32  # of each request, for comparisons; the rest would only fill the file
@@ -37,19 +38,8 @@ class Results:
             raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
 
     def save(self) -> None:
-        """Write the whole file, so that a reader or a killed run never sees half of it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".new")
-        content = {"about": self.about, "records": self.records}
-        beside.write_text(json.dumps(content, indent=1) + "\n")
-        beside.replace(self.path)
-
-    def require_writable(self) -> None:
-        """ValueError with one sentence if the file could not be saved, before it costs a run."""
-        try:
-            self.save()
-        except OSError as error:
-            raise ValueError(f"{self.path}: {error.strerror}: name another file.") from None
+        """Write the file; ValueError with one sentence if it can't be, best before a run."""
+        json_file.write(self.path, {"about": self.about, "records": self.records})
 
     def require_host(self, host: dict[str, str]) -> None:
         """ValueError with one sentence if records are of another card or of other versions."""

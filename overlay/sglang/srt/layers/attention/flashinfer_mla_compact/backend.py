@@ -2,8 +2,9 @@
 
 Upstream's backend stays in charge of metadata, plans and kernels. Four things change: the indices
 of a planned wrapper are rewritten in place (`rows`), the KV pool hands out gathered and cast rows
-instead of itself (`gather`, `keys`), new rows are cast and written in one launch (`write`), and
-what need not or can't go through the compact buffer reads FP8 rows directly (`direct`).
+instead of itself (`gather`, `keys`), new rows are cast and written in one launch (`write`), which
+without a graph gathers as well (`fill`), and what need not or can't go through the compact buffer
+reads FP8 rows directly (`direct`).
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
     def _read_keys(self, rows: torch.Tensor, new: NewKeys | None) -> torch.Tensor | UncastKeys:
         """What attention takes of a layer, whose new keys are written first, or along the way."""
         if self._reads_directly:
-            if new:
+            if new:  # their slots were an earlier step's
                 write_rows(new)
             return UncastKeys(rows)
         if new:

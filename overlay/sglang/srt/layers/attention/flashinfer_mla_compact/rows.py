@@ -95,7 +95,6 @@ class SlotTable:
     def __init__(self, pool_rows: int, device: torch.device) -> None:
         self.row_of_slot = torch.zeros(pool_rows, dtype=torch.int32, device=device)
         self.stamps = torch.zeros(pool_rows, dtype=torch.int32, device=device)
-
         self.stamp = 0
 
     def next_stamp(self) -> int:

@@ -1,0 +1,22 @@
+"""JSON files of results are written whole, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def write(path: Path, content: object) -> None:
+    """Replace the file at once, so that a reader or a killed run never sees half of it.
+
+    ValueError with one sentence if it can't be written, or is there and no regular file.
+    """
+    try:
+        if path.exists() and not path.is_file():  # it would be replaced, /dev/null too
+            raise ValueError(f"{path} is no file: name another file.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(content, indent=1) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}: name another file.") from None
