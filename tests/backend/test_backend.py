@@ -274,7 +274,7 @@ def test_awaited_keys_take_no_launch_of_their_own(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
-    for name in ("fill_rows", "gather_rows"):
+    for name in ("Fill", "gather_rows"):
         launch = getattr(backend, name)
         monkeypatch.setattr(backend, name, noted(launched, name, launch))
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(PlainPool()))
@@ -282,7 +282,7 @@ def test_awaited_keys_take_no_launch_of_their_own(
     attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots))
     monkeypatch.setattr(stock.AttnBackend, "forward_decode", writes_and_reads(slots, 7, 3))
     attention.forward_decode(None, SimpleNamespace(layer_id=7))
-    assert launched == ["fill_rows", "gather_rows"]
+    assert launched == ["Fill", "gather_rows"]
 
 
 def writes_and_reads(slots: torch.Tensor, *layers: int) -> Any:
@@ -310,9 +310,9 @@ def test_what_a_step_without_new_slots_reads_is_gathered_whole(backend: Any) -> 
     pool = PlainPool()
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
     run(attention, Batch(FEW.slots, out_cache_loc=torch.tensor([77, 2])))
-    assert attention._new_rows is not None
+    assert attention._fill is not None
     assert_same(run(attention, FEW), expected(pool, FEW))
-    assert attention._new_rows is None
+    assert attention._fill is None
 
 
 def test_a_step_planned_without_its_batch_awaits_no_keys(backend: Any) -> None:
@@ -321,7 +321,7 @@ def test_a_step_planned_without_its_batch_awaits_no_keys(backend: Any) -> None:
     batch = Batch(FEW.slots, out_cache_loc=torch.tensor([77, 2]))
     attention.init_forward_metadata(batch)
     stock.AttnBackend.init_forward_metadata(attention, batch)  # all that a replay calls
-    assert attention._new_rows is None
+    assert attention._fill is None
 
 
 def test_the_reserved_slot_is_read_as_the_pool_holds_it(backend: Any) -> None:
@@ -330,7 +330,7 @@ def test_the_reserved_slot_is_read_as_the_pool_holds_it(backend: Any) -> None:
     named = [FEW.slots[0], torch.tensor([0])]
     attention.init_forward_metadata(Batch(named, out_cache_loc=slots))
     keys = torch.full((2, 1, 576), 3.0).bfloat16().split([512, 64], -1)
-    reader = backend.KeyReader(pool, attention._read_keys, 0x7F, attention._new_rows.slots)
+    reader = backend.KeyReader(pool, attention._read_keys, 0x7F, attention._fill.slots)
     reader.set_mla_kv_buffer(SimpleNamespace(layer_id=7), slots, *keys)
     read = reader.get_key_buffer(7)[attention.decode_wrapper._kv_indices_buf.long()]
     assert torch.equal(read, pool.layers[7][torch.cat(named)].bfloat16())

@@ -96,13 +96,12 @@ def fill_at_edges(pool: torch.Tensor) -> None:
         compact = rows.CompactRows(CAPACITY, rows.SlotTable(POOL, DEVICE), 16)
         compact.claim(last_slots(count), integers(count))
         slots = torch.cat([last_slots(count)[max(0, count - new) : count], integers(0, 0)])
-        found = compact.find(slots, -1).rows
         keys = torch.ones(len(slots), 1, 576, dtype=torch.bfloat16, device=DEVICE)
         nope, rope = keys[..., :512], keys[..., 512:]
         out = torch.zeros(CAPACITY, 1, 576, dtype=torch.bfloat16, device=DEVICE)
         top = write.top_code(pool.dtype, DEVICE)
-        new_keys = write.NewKeys(pool, slots, nope, rope, top, -1)
-        fill.fill_rows(new_keys, found, compact, out, 16)
+        step = fill.Fill(compact.find(slots, -1), compact, out, 16, pool.dtype, top, -1)
+        step(write.NewKeys(pool, slots, nope, rope, top, -1))
         used = min(count, CAPACITY)
         named = compact.slots[:used].long()
         named = torch.maximum(named, ~named)

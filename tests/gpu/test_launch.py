@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact import fill, gather, write
+from sglang.srt.layers.attention.flashinfer_mla_compact import rows as rows_of
 
 from tests.gpu.engine import DEVICE, DIM, NOPE
 
@@ -60,7 +61,10 @@ def take(pool: Any, slots: Any, count: Any, out: Any, keys: Any) -> None:
     )
     write.write_rows(new)
     rows: Any = SimpleNamespace(slots=slots, count=count)
-    fill.fill_rows(new, torch.arange(TOKENS, device=DEVICE).int(), rows, out, 8)
+    found = rows_of.NewRows(new.slots, torch.arange(TOKENS, device=DEVICE).int())
+    step = fill.Fill(found, rows, out, 8, pool.dtype, new.top, new.reserved)
+    for _ in range(2):  # the second time by what was kept the first time
+        step(new)
 
 
 @pytest.mark.parametrize("capture", [False, True], ids=["eager", "captured"])

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.fill import fill_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.fill import Fill
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows
-from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, SlotTable
+from sglang.srt.layers.attention.flashinfer_mla_compact.rows import (
+    CompactRows,
+    NewRows,
+    SlotTable,
+)
 from sglang.srt.layers.attention.flashinfer_mla_compact.write import NewKeys, top_code, write_rows
 from triton.runtime import interpreter
 
@@ -79,6 +83,11 @@ def new_keys(
     return NewKeys(pool, slots, nope, rope, top_code(dtype, pool.device), reserved)
 
 
+def fill(keys: NewKeys, place: Placed, out: torch.Tensor, programs: int) -> None:
+    new = NewRows(keys.slots, place.found)
+    Fill(new, place.rows, out, programs, keys.pool.dtype, keys.top, keys.reserved)(keys)
+
+
 @pytest.fixture(params=[False, True], ids=["first to last", "last to first"])
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs run in any order on a GPU: whatever one reads, no other of the launch may write."""
@@ -104,7 +113,7 @@ def test_pool_and_buffer_are_as_after_a_write_and_a_gather(
     write_rows(reference)
     out, whole = guarded(POOL, model)
     untouched = whole.clone()
-    fill_rows(keys, place.found, place.rows, out, 2)
+    fill(keys, place, out, 2)
     assert torch.equal(keys.pool.view(torch.uint8), reference.pool.view(torch.uint8))
     assert same_bits(out[place.entries], reference.pool[step.named].to(model))
     count = int(place.rows.count)
@@ -132,7 +141,7 @@ def test_programs_that_gather_leave_the_rows_of_new_tokens_alone(
     builder, tokens = interpreter.interpreter_builder, len(keys.slots)
     plainly = builder.set_grid_idx
     monkeypatch.setattr(builder, "set_grid_idx", lambda x, y, z: plainly(max(x, tokens), y, z))
-    fill_rows(keys, place.found, place.rows, out, 2)
+    fill(keys, place, out, 2)
     assert (out[place.found.long()] == 7).all()
     known = ~torch.isin(step.named, keys.slots)
     assert same_bits(out[place.entries[known]], keys.pool[step.named[known]].bfloat16())
@@ -144,7 +153,7 @@ def test_rows_and_keys_may_lie_with_strides_of_their_own() -> None:
     keys = keys._replace(slots=keys.slots[:, None].repeat(1, 3)[:, 1])
     place = placed(SHARED, keys.slots)
     out, _ = guarded(POOL, torch.bfloat16)
-    fill_rows(keys, place.found, place.rows, out, 4)
+    fill(keys, place, out, 4)
     written = torch.cat([keys.nope, keys.rope], -1).to(torch.float8_e4m3fn)
     assert torch.equal(keys.pool[keys.slots].float(), written.float())
     assert same_bits(out[place.entries], keys.pool[SHARED.named].bfloat16())
@@ -154,7 +163,7 @@ def test_tokens_that_pad_the_batch_are_written_and_change_no_row() -> None:
     keys = new_keys(PADDED, torch.float8_e4m3fn, torch.bfloat16)
     place = placed(PADDED, keys.slots)
     out, _ = guarded(POOL, torch.bfloat16)
-    fill_rows(keys, place.found, place.rows, out, 4)
+    fill(keys, place, out, 4)
     assert same_bits(out[place.entries], keys.pool[PADDED.named].bfloat16())
     padding = torch.cat([keys.nope[2:], keys.rope[2:]], -1).to(torch.float8_e4m3fn)
     assert any(
@@ -170,7 +179,7 @@ def test_the_reserved_slot_keeps_what_it_holds_and_is_gathered() -> None:
     before = keys.pool[0].clone()
     place = placed(step, keys.slots, reserved=0)
     out, _ = guarded(POOL, torch.bfloat16)
-    fill_rows(keys, place.found, place.rows, out, 4)
+    fill(keys, place, out, 4)
     assert torch.equal(keys.pool[0].view(torch.uint8), before.view(torch.uint8))
     assert same_bits(out[place.entries], keys.pool[step.named].bfloat16())
 
@@ -180,6 +189,6 @@ def test_rows_beyond_the_buffer_are_not_written(capacity: int) -> None:
     keys = new_keys(SHARED, torch.float8_e4m3fn, torch.bfloat16)
     place = placed(SHARED, keys.slots, capacity)
     out, whole = guarded(capacity, torch.bfloat16)
-    fill_rows(keys, place.found, place.rows, out, 4)
+    fill(keys, place, out, 4)
     assert (whole[:64] == 7).all()
     assert (whole[64 + capacity :] == 7).all()

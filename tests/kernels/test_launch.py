@@ -125,6 +125,55 @@ def test_what_the_device_says_of_a_launch_is_not_hidden_by_another_launch() -> N
     assert list(kernel.ways()) == ["ordinary", "compiled"]
 
 
+ROWS = BYTES.view(16, 16)
+
+
+def test_a_bound_launch_puts_each_tensor_and_its_stride_before_what_is_known() -> None:
+    kernel = Kernel()
+    bound = Launcher(kernel, 2).bind(5, "known", 7)
+    later = ROWS[1:]
+    for rows in (ROWS, later, ROWS):
+        bound(rows, BYTES)
+    assert kernel.launches == [
+        ("ordinary", (5,), ROWS, 16, BYTES, 1, "known", 7, 2),
+        ("compiled", (5, 1, 1), later, 16, BYTES, 1, "known", 7),
+        ("compiled", (5, 1, 1), ROWS, 16, BYTES, 1, "known", 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [BYTES[1:241].view(15, 16), ROWS.view(torch.int8), ROWS[::3]],
+    ids=["odd start", "dtype", "stride"],
+)
+def test_a_bound_launch_of_another_kind_is_compiled_for_anew(other: torch.Tensor) -> None:
+    kernel = Kernel()
+    bound = Launcher(kernel, 2).bind(5)
+    for tensor in 2 * [ROWS, other]:
+        bound(tensor)
+    assert list(kernel.ways()) == ["ordinary", "ordinary", "compiled", "compiled"]
+
+
+def test_bound_launches_share_what_was_compiled() -> None:
+    kernel = Kernel()
+    launcher = Launcher(kernel, 2)
+    for programs in (5, 7):
+        launcher.bind(programs, 3)(ROWS)
+    assert kernel.launches[1:] == [("compiled", (7, 1, 1), ROWS, 16, 3)]
+
+
+def test_a_bound_launch_is_ordinary_where_a_kept_one_is_not_possible() -> None:
+    wants_others = Kernel(TypeError("function takes exactly 3 arguments (2 given)"))
+    interpreted = Kernel(interpreted=True)
+    for kernel in (wants_others, interpreted):
+        bound = Launcher(kernel, 2).bind(4)
+        for _ in range(4):
+            bound(ROWS)
+        ways = list(kernel.ways())
+        assert ways.count("ordinary") == 4
+        assert ways.count("compiled") <= 2, "what failed once is not tried each time"
+
+
 arguments = st.one_of(
     st.integers(0, 40),
     st.integers(-(2**40), 2**40),

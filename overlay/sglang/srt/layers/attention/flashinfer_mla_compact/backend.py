@@ -23,7 +23,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.facts import (
     mla_pool,
     pool_rows,
 )
-from sglang.srt.layers.attention.flashinfer_mla_compact.fill import fill_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.fill import Fill
 from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
 from sglang.srt.layers.attention.flashinfer_mla_compact.indices import (
     CompactDecodeIndices,
@@ -78,11 +78,12 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         self._decodes_directly = self.decode_strategy[0] == "direct"
         self._reads_directly = False
         self._written: torch.Tensor | None = None
-        self._new_rows: NewRows | None = None
+        self._fill: Fill | None = None
         self._programs = grid_programs(device)
         self._rows = CompactRows(capacity, table or SlotTable(rows, device), self._programs)
         self._buffer = compact_buffer(capacity, model_runner.dtype, device)
-        self._top = top_code(mla_pool(model_runner).dtype, device)
+        self._dtype = mla_pool(model_runner).dtype
+        self._top = top_code(self._dtype, device)
         self._watch = Watch(metric_labels(model_runner), device)
         self._direct_wrappers: dict[Any, DirectWrapper] = {}
         self.indices_updater_decode = CompactDecodeIndices(model_runner, self)
@@ -139,7 +140,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         them: outside of attention it must be the pool itself.
         """
         pool = self.token_to_kv_pool
-        awaited = self._new_rows and self._new_rows.slots
+        awaited = self._fill.slots if self._fill else None
         reader = self.token_to_kv_pool = KeyReader(pool, self._read_keys, self._top, awaited)
         try:
             output = forward(*inputs, **options)
@@ -182,24 +183,27 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
                 write_rows(new)
             return UncastKeys(rows)
         if new:
-            assert self._new_rows, "keys wait only where their rows were found"
-            fill_rows(new, self._new_rows.rows, self._rows, self._buffer, self._programs)
+            assert self._fill, "keys wait only where their rows were found"
+            self._fill(new)
         else:
             gather_rows(rows, self._rows.slots, self._rows.count, self._buffer, self._programs)
         return self._buffer
 
     def _compact(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
         """`indices[:total]`, pool slots, become compact rows; False, and they stay, if too many."""
-        self._new_rows = None
+        self._fill = None
         self._rows.claim(indices, total)
         # Waits for the device, as planning did.
         if self._bounded and int(self._rows.count) > self._rows.capacity:
             return False
         self._rows.translate(indices, total)
         if self._written is not None:
-            self._new_rows = self._rows.find(self._written, RESERVED)
+            self._fill = self._make_fill(self._rows.find(self._written, RESERVED))
         self._watch.step("gather", total, self._rows.count)
         return True
+
+    def _make_fill(self, new: NewRows) -> Fill:
+        return Fill(new, self._rows, self._buffer, self._programs, self._dtype, self._top, RESERVED)
 
     def _run_directly(self) -> None:
         metadata = self.forward_metadata

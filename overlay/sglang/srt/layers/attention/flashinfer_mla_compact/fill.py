@@ -16,7 +16,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.gather import (
     gather_tiles,
 )
 from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
-from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows
+from sglang.srt.layers.attention.flashinfer_mla_compact.rows import CompactRows, NewRows
 from sglang.srt.layers.attention.flashinfer_mla_compact.write import NOPE, ROPE, NewKeys, write_row
 
 
@@ -25,12 +25,12 @@ def _fill_new(
     token,
     pool,
     pool_stride,
-    written,
-    written_stride,
     nope,
     nope_stride,
     rope,
     rope_stride,
+    written,
+    written_stride,
     found,
     out,
     IS_E4M3: tl.constexpr,
@@ -59,12 +59,12 @@ def _fill_new(
 def fill_rows_kernel(
     pool,  # *int32, the layer's rows seen as 144 words
     pool_stride,  # words from one slot to the next
-    written,  # *int64 [tokens]
-    written_stride,
     nope,  # *bf16 or *fp16 [tokens, 512]
     nope_stride,
     rope,  # *bf16 or *fp16 [tokens, 64]
     rope_stride,
+    written,  # *int64 [tokens]
+    written_stride,
     found,  # *int32 [tokens]
     slots,  # *int32 [capacity]
     count,  # *int32 [1]
@@ -84,12 +84,12 @@ def fill_rows_kernel(
             program,
             pool,
             pool_stride,
-            written,
-            written_stride,
             nope,
             nope_stride,
             rope,
             rope_stride,
+            written,
+            written_stride,
             found,
             out,
             IS_E4M3,
@@ -105,37 +105,46 @@ def fill_rows_kernel(
 launch_fill = Launcher(fill_rows_kernel, WARPS)
 
 
-def fill_rows(
-    keys: NewKeys, found: torch.Tensor, rows: CompactRows, out: torch.Tensor, programs: int
-) -> None:
-    """Write `keys` to their slots, and `out[:rows.count]` as the pool holds them then, cast.
+class Fill:
+    """Writes the new keys of each layer of a step and fills the compact buffer.
 
     Args:
-        keys: of one layer.
-        found: [tokens] int32, the row of each key: from `rows.find` of the keys' slots.
+        new: of the step.
         rows: of the step.
         out: [capacity, 1, 576], contiguous, bfloat16 or float16.
         programs: size of the grid that gathers, from `grid_programs`.
+        dtype: of the pool, float8_e4m3fn or float8_e5m2.
+        top: from `top_code` for this dtype.
+        reserved: the slot that keeps what it holds, the sink of padded tokens; -1 for none.
     """
-    words = keys.pool.view(torch.int32)
-    launch_fill(
-        keys.slots.shape[0] + programs,
-        words,
-        words.stride(0),
-        keys.slots,
-        keys.slots.stride(0),
-        keys.nope,
-        keys.nope.stride(0),
-        keys.rope,
-        keys.rope.stride(0),
-        found,
-        rows.slots,
-        rows.count,
-        out,
-        out.shape[0],
-        keys.pool.dtype == torch.float8_e4m3fn,
-        keys.top,
-        keys.reserved,
-        ROWS_PER_TILE,
-        programs,
-    )
+
+    def __init__(
+        self,
+        new: NewRows,
+        rows: CompactRows,
+        out: torch.Tensor,
+        programs: int,
+        dtype: torch.dtype,
+        top: int,
+        reserved: int,
+    ) -> None:
+        self.slots = new.slots
+        self._launch = launch_fill.bind(
+            new.slots.shape[0] + programs,
+            new.slots,
+            new.slots.stride(0),
+            new.rows,
+            rows.slots,
+            rows.count,
+            out,
+            out.shape[0],
+            dtype == torch.float8_e4m3fn,
+            top,
+            reserved,
+            ROWS_PER_TILE,
+            programs,
+        )
+
+    def __call__(self, keys: NewKeys) -> None:
+        """Write `keys`, which are for `slots`, and the buffer as the pool holds them then, cast."""
+        self._launch(keys.pool.view(torch.int32), keys.nope, keys.rope)
