@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.captures import capture_one
+from tests.gpu.captures import capture, capture_one
 from tests.gpu.compare import assert_same_bits
 from tests.gpu.engine import COMPACT, DEVICE, STOCK, Engine, Inputs, Shape
 from tests.gpu.steps import decode_batch, extend_batch, forward, run_eager
@@ -96,6 +96,39 @@ def test_two_batches_may_take_their_layers_in_turn() -> None:
                 outputs[index].append(step)
     for index in range(2):
         assert_same_bits(outputs[index], expected[index], f"batch {index}")
+
+
+def test_two_captured_batches_may_take_their_layers_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one graph, as upstream captures overlapping batches: planned one after the other."""
+    monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "gather")
+    engine = Engine(Shape(layers=3))
+    halves = [capture_one(engine, engine.make(COMPACT), 2) for _ in range(2)]
+    controls = [capture_one(engine, engine.make(STOCK), 2) for _ in range(2)]
+
+    def step() -> list[torch.Tensor]:
+        for half in halves:
+            half.backend.init_forward_metadata_in_graph(half.batch)
+        return [
+            one_layer(engine, half.backend, half.batch, half.inputs, layer)
+            for layer in range(engine.shape.layers)
+            for half in halves
+        ]
+
+    with torch.no_grad():
+        step()
+        graph, outputs = capture(step)
+    requests = engine.place(LENGTHS)
+    expected = []
+    for index, part in enumerate((slice(2), slice(2, 4))):
+        batch = decode_batch(engine, requests[part], LENGTHS[part])
+        inputs = engine.inputs(2)
+        expected.append(controls[index].replay(batch, inputs))
+        halves[index].load(batch, inputs)
+    graph.replay()
+    for index in range(2):
+        assert_same_bits(outputs[index::2], expected[index], f"batch {index}")
 
 
 def one_layer(
