@@ -117,14 +117,21 @@ def test_many_heads_are_read_directly_where_triton_builds_the_kernel_for_them(
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_keys_that_are_too_large_are_written_as_torch_casts_them_to_the_pools_dtype(
-    backend: Any, dtype: torch.dtype
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("key", [3.0, float("inf")])
+def test_new_keys_are_written_as_torch_casts_them_to_the_pools_dtype(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, key: float, awaited: bool, dtype: torch.dtype
 ) -> None:
-    pool = Pool()
-    pool.dtype = dtype
+    pool, slots = PlainPool(), torch.tensor([77, 2])
+    pool.dtype, pool.layers = dtype, {7: pool.layers[7].to(dtype)}
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
-    largest = torch.tensor([float("inf")]).to(dtype).view(torch.uint8)
-    assert attention._run_with_keys(lambda: attention.token_to_kv_pool._top) == largest.item()
+    attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots if awaited else None))
+    monkeypatch.setattr(
+        stock.AttnBackend, "forward_decode", stock.writes_and_reads(slots, 7, key=key)
+    )
+    attention.forward_decode(None, SimpleNamespace(layer_id=7))
+    cast = torch.tensor([key]).to(dtype).view(torch.uint8)
+    assert (pool.layers[7][slots].view(torch.uint8) == cast).all()
 
 
 def test_every_layer_of_every_step_asks_the_pool(backend: Any) -> None:
@@ -274,27 +281,16 @@ def test_awaited_keys_take_no_launch_of_their_own(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
-    for name in ("Fill", "gather_rows"):
-        launch = getattr(backend, name)
-        monkeypatch.setattr(backend, name, noted(launched, name, launch))
+    keys = sys.modules[backend.KeyReader.__module__]
+    for owner, name in ((backend, "gather_rows"), (backend, "write_rows"), (keys, "write_rows")):
+        monkeypatch.setattr(owner, name, noted(launched, name, getattr(owner, name)))
+    monkeypatch.setattr(backend.Fill, "__call__", noted(launched, "fill", backend.Fill.__call__))
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(PlainPool()))
     slots = torch.tensor([77, 2])
     attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots))
-    monkeypatch.setattr(stock.AttnBackend, "forward_decode", writes_and_reads(slots, 7, 3))
+    monkeypatch.setattr(stock.AttnBackend, "forward_decode", stock.writes_and_reads(slots, 7, 3))
     attention.forward_decode(None, SimpleNamespace(layer_id=7))
-    assert launched == ["Fill", "gather_rows"]
-
-
-def writes_and_reads(slots: torch.Tensor, *layers: int) -> Any:
-    """A forward method that writes keys of threes to `slots`, and reads these layers."""
-
-    def forward(self: Any, query: Any, layer: Any) -> None:
-        keys = torch.full((len(slots), 1, 576), 3.0).bfloat16().split([512, 64], -1)
-        self.token_to_kv_pool.set_mla_kv_buffer(layer, slots, *keys)
-        for number in layers:
-            self.token_to_kv_pool.get_key_buffer(number)
-
-    return forward
+    assert launched == ["fill", "gather_rows"]
 
 
 def noted(calls: list[str], name: str, call: Any) -> Any:
@@ -330,7 +326,7 @@ def test_the_reserved_slot_is_read_as_the_pool_holds_it(backend: Any) -> None:
     named = [FEW.slots[0], torch.tensor([0])]
     attention.init_forward_metadata(Batch(named, out_cache_loc=slots))
     keys = torch.full((2, 1, 576), 3.0).bfloat16().split([512, 64], -1)
-    reader = backend.KeyReader(pool, attention._read_keys, 0x7F, attention._fill.slots)
+    reader = backend.KeyReader(pool, attention._read_keys, 0x7F, attention._fill.new.slots)
     reader.set_mla_kv_buffer(SimpleNamespace(layer_id=7), slots, *keys)
     read = reader.get_key_buffer(7)[attention.decode_wrapper._kv_indices_buf.long()]
     assert torch.equal(read, pool.layers[7][torch.cat(named)].bfloat16())
@@ -345,6 +341,6 @@ def test_keys_of_a_direct_step_are_written_though_an_earlier_step_awaited_their_
     attention.init_forward_metadata(Batch(FEW.slots, [1, 1], out_cache_loc=slots))
     attention.init_forward_metadata(Batch(FEW.slots, out_cache_loc=slots))
     assert attention._reads_directly
-    monkeypatch.setattr(stock.AttnBackend, "forward_decode", writes_and_reads(slots, 7))
+    monkeypatch.setattr(stock.AttnBackend, "forward_decode", stock.writes_and_reads(slots, 7))
     attention.forward_decode(None, SimpleNamespace(layer_id=7))
     assert (pool.layers[7][slots].float() == 3).all()

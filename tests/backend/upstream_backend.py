@@ -133,6 +133,18 @@ class AttnBackend:
         return wrapper.run(query[..., :NOPE], query[..., NOPE:], latent, rope, out=out)
 
 
+def writes_and_reads(slots: torch.Tensor, *layers: int, key: float = 3) -> Any:
+    """A forward method that writes keys of `key`s to `slots`, and reads these layers."""
+
+    def forward(self: Any, query: Any, layer: Any) -> None:
+        keys = torch.full((len(slots), 1, 576), key).bfloat16().split([512, 64], -1)
+        self.token_to_kv_pool.set_mla_kv_buffer(layer, slots, *keys)
+        for number in layers:
+            self.token_to_kv_pool.get_key_buffer(number)
+
+    return forward
+
+
 CONTENTS = {
     "DecodeMetadata": DecodeMetadata,
     "FlashInferMLAAttnBackend": AttnBackend,

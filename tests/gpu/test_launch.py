@@ -9,6 +9,7 @@ import pytest
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_compact import fill, gather, write
 from sglang.srt.layers.attention.flashinfer_mla_compact import rows as rows_of
+from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
 
 from tests.gpu.engine import DEVICE, DIM, NOPE
 
@@ -22,6 +23,13 @@ CASES = [
     for dtype in FP8
     for model in (torch.bfloat16, torch.float16)
 ]
+
+
+class Ordinary(Launcher):
+    """Keeps nothing."""
+
+    def __call__(self, programs: int, *arguments: Any) -> None:
+        self._kernel[(programs,)](*arguments, num_warps=self._num_warps)
 
 
 def laid_out(rows: int, start: int, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -56,15 +64,22 @@ def steps(capture: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def take(pool: Any, slots: Any, count: Any, out: Any, keys: Any) -> None:
     gather.gather_rows(pool, slots, count, out, 8)
-    new = write.NewKeys(
-        pool, slots[:TOKENS].long(), keys[..., :NOPE], keys[..., NOPE:], top=0x7E, reserved=3
-    )
+    new = new_keys(pool, slots, keys)
     write.write_rows(new)
+    step = bound_fill(new, slots, count, out)
+    for _ in range(2):  # the second time by what the first one bound
+        step(new)
+
+
+def new_keys(pool: Any, slots: Any, keys: Any) -> write.NewKeys:
+    nope, rope = keys[..., :NOPE], keys[..., NOPE:]
+    return write.NewKeys(pool, slots[:TOKENS].long(), nope, rope, top=0x7E, reserved=3)
+
+
+def bound_fill(new: write.NewKeys, slots: Any, count: Any, out: Any) -> fill.Fill:
     rows: Any = SimpleNamespace(slots=slots, count=count)
     found = rows_of.NewRows(new.slots, torch.arange(TOKENS, device=DEVICE).int())
-    step = fill.Fill(found, rows, out, 8, pool.dtype, new.top, new.reserved)
-    for _ in range(2):  # the second time by what was kept the first time
-        step(new)
+    return fill.Fill(found, rows, out, 8, new.pool.dtype, new.top, new.reserved)
 
 
 @pytest.mark.parametrize("capture", [False, True], ids=["eager", "captured"])
@@ -74,12 +89,7 @@ def test_kept_kernels_write_what_ordinary_launches_write(
     with monkeypatch.context() as patched:
         for module, name in LAUNCHERS:
             held = getattr(module, name)
-            kernel, warps = held._kernel, held._num_warps
-
-            def ordinary(programs: int, *inputs: Any, k: Any = kernel, n: int = warps) -> None:
-                k[(programs,)](*inputs, num_warps=n)
-
-            patched.setattr(module, name, ordinary)
+            patched.setattr(module, name, Ordinary(held._kernel, held._num_warps))
         expected = steps(capture=False)
     steps(capture=False)  # compiles and keeps
     actual = steps(capture)
@@ -92,3 +102,22 @@ def test_kept_kernels_write_what_ordinary_launches_write(
         if not all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
     ]
     assert wrong == []
+
+
+def test_what_was_kept_on_one_stream_goes_to_the_one_that_is_current() -> None:
+    pool = laid_out(ROWS, 0, DIM, torch.float8_e4m3fn)
+    keys = torch.ones(TOKENS, 1, DIM, dtype=torch.bfloat16, device=DEVICE)
+    slots = torch.arange(4, 4 + CAPACITY, dtype=torch.int32, device=DEVICE)
+    count = torch.tensor([TOKENS], dtype=torch.int32, device=DEVICE)
+    out = torch.zeros(CAPACITY, 1, DIM, dtype=torch.bfloat16, device=DEVICE)
+    new = new_keys(pool, slots, keys)
+    step = bound_fill(new, slots, count, out)
+    for _ in range(2):
+        step(new)
+    out.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(new)
+    assert not out.any(), "it ran, and was not captured"
+    graph.replay()
+    assert (out[:TOKENS] == 1).all()

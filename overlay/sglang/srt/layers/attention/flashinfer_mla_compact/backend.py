@@ -140,7 +140,7 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         them: outside of attention it must be the pool itself.
         """
         pool = self.token_to_kv_pool
-        awaited = self._fill.slots if self._fill else None
+        awaited = self._fill.new.slots if self._fill else None
         reader = self.token_to_kv_pool = KeyReader(pool, self._read_keys, self._top, awaited)
         try:
             output = forward(*inputs, **options)

@@ -128,7 +128,7 @@ class Fill:
         top: int,
         reserved: int,
     ) -> None:
-        self.slots = new.slots
+        self.new = new
         self._launch = launch_fill.bind(
             new.slots.shape[0] + programs,
             new.slots,
@@ -146,5 +146,9 @@ class Fill:
         )
 
     def __call__(self, keys: NewKeys) -> None:
-        """Write `keys`, which are for `slots`, and the buffer as the pool holds them then, cast."""
+        """Write `keys`, and `out[:rows.count]` as the pool holds it then, cast.
+
+        Args:
+            keys: of one layer, for the slots of `new`; with this dtype, `top` and `reserved`.
+        """
         self._launch(keys.pool.view(torch.int32), keys.nope, keys.rope)

@@ -39,26 +39,26 @@ class Launcher:
         """Launches on a grid of [programs] whose last arguments are always `known`."""
         return Bound(self, programs, known)
 
-    def kept(self, *arguments: Any) -> Any:
-        """What was compiled for arguments of this kind; None if nothing was."""
-        return self._compiled.get(_kind(arguments))
-
-    def __call__(self, programs: int, *arguments: Any) -> None:
+    def __call__(self, programs: int, *arguments: Any) -> Any:
         """Launch on a grid of [programs], on the device of the tensors, which must be current.
 
         Args:
             arguments: all of the kernel's, its constants among them, in its order; first a tensor.
+
+        Returns:
+            The compiled kernel that was launched by itself; None if the launch was an ordinary one.
         """
-        kind = _kind(arguments)
+        kind = (arguments[0].get_device(), *[specialised(argument) for argument in arguments])
         compiled = self._compiled.get(kind)
         if compiled is not None:
             try:
                 compiled[(programs, 1, 1)](*arguments)
-                return
+                return compiled
             except TypeError:  # raised before the launch, as arguments are unpacked
                 self._compiled[kind] = None
         compiled = self._kernel[(programs,)](*arguments, num_warps=self._num_warps)
         self._compiled.setdefault(kind, compiled)
+        return None
 
 
 def specialised(argument: Any) -> Any:
@@ -66,10 +66,6 @@ def specialised(argument: Any) -> Any:
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     return argument
-
-
-def _kind(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (arguments[0].get_device(), *[specialised(argument) for argument in arguments])
 
 
 class Bound:
@@ -93,19 +89,16 @@ class Bound:
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Launch with each of `tensors` and its stride between rows before what is known."""
         first: list[Any] = []
-        kind: list[Any] = []
+        looks: list[Any] = []
         for tensor in tensors:
             stride = tensor.stride(0)
             first += (tensor, stride)
-            kind += (tensor.dtype, tensor.data_ptr() % 16 == 0, stride)
-        run = self._runs.get(tuple(kind))
+            looks += (tensor.dtype, tensor.data_ptr() % 16 == 0, stride)
+        kind = tuple(looks)
+        run = self._runs.get(kind)
         if run is not None:
-            try:
-                run(*first, *self._known)
-                return
-            except TypeError:  # as above
-                del self._runs[tuple(kind)]
-        self._launcher(self._programs, *first, *self._known)
-        compiled = self._launcher.kept(*first, *self._known)
+            run(*first, *self._known)
+            return
+        compiled = self._launcher(self._programs, *first, *self._known)
         if compiled is not None:
-            self._runs[tuple(kind)] = compiled[(self._programs, 1, 1)]
+            self._runs[kind] = compiled[(self._programs, 1, 1)]
