@@ -24,8 +24,7 @@ def table(folder: Path) -> str:
         ["device, ms", *(f"{one['device_ms']:.1f}" for one in setups.values())],
     ]
     for kernel in _of_one_alone(setups.values()):
-        cells = (one["kernels"].get(kernel) for one in setups.values())
-        rows.append([f"`{kernel}`", *(_cell(cell) for cell in cells)])
+        rows.append([f"`{kernel}`", *(_cell(one, kernel) for one in setups.values())])
     return markdown(header, rows)
 
 
@@ -42,7 +41,12 @@ def _of_one_alone(setups: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(set.union(*names) - set.intersection(*names))
 
 
-def _cell(kernel: dict[str, float] | None) -> str:
+def _cell(setup: dict[str, Any], name: str) -> str:
+    kernel = setup["kernels"].get(name)
     if kernel is None:
         return "-"
-    return f"{kernel['count']} x {kernel['host_us']:.1f} µs, {kernel['device_us']:.1f} on device"
+    share = kernel["count"] * kernel["host_us"] / (setup["host_ms"] * 1000)
+    return (
+        f"{kernel['count']} x {kernel['host_us']:.1f} µs, {share:.1%} of the host's time, "
+        f"{kernel['device_us']:.1f} µs on device"
+    )

@@ -120,7 +120,11 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:  # a package on PYTHONPATH has no metadata
-        return str(getattr(sys.modules.get(package), "__version__", "not installed"))
+        pass
+    try:  # whoever asks again must be told the same, whatever was imported in between
+        return str(getattr(importlib.import_module(package), "__version__", "unknown"))
+    except ImportError:
+        return "not installed"
 
 
 def measure(engine: Any, asked: Requests) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_a_table_shows_what_only_one_launches_in_each_layer(tmp_path: Path) -> N
         "| launches | 10 | 21 |",
         "| host, ms | 0.2 | 0.5 |",
         "| device, ms | 0.1 | 0.1 |",
-        "| `fill` | - | 10 x 11.0 µs, 3.0 on device |",
+        "| `fill` | - | 10 x 11.0 µs, 22.0% of the host's time, 3.0 µs on device |",
     ]
 
 

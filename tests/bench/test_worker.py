@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,15 +88,19 @@ def test_a_load_is_written_as_it_is_read(text: str) -> None:
     assert str(Load.parse(text)) == text
 
 
-def test_a_package_without_metadata_tells_its_version_itself(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_package_without_metadata_tells_its_version_itself_though_nobody_imported_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").write_text('__version__ = "0.5.17"')
     monkeypatch.setattr(metadata, "version", missing)
-    monkeypatch.setitem(sys.modules, "sglang", SimpleNamespace(__version__="0.5.17"))
-    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "sglang", None)
+    del sys.modules["sglang"]  # monkeypatch puts back what was there
+    monkeypatch.setitem(sys.modules, "triton", None)
     versions = host()
     assert versions["sglang"] == "0.5.17"
     assert versions["triton"] == "not installed"
