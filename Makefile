@@ -58,7 +58,7 @@ venv:
 	@PYTHON="$(PYTHON)" ci/venv.sh
 
 test: venv ## everything that needs no GPU
-	@$(test_python) -m pytest --ignore=tests/gpu -n auto --dist loadfile
+	@$(test_python) -m pytest --ignore=tests/gpu -n auto --dist loadfile -rs
 
 test-gpu: ## what needs a GPU, with PYTHON= that has torch and flashinfer, to tests/gpu/results
 	@machine=$$($(python) tests/gpu/machine.py) || exit; \

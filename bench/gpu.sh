@@ -13,9 +13,9 @@
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: out/results); figures of another card or of other
-#             versions, such as those of bench/results, are not added to
+#             versions, such as those of bench/results, are refused, and stay
 #   POOL      KV tokens of each engine, but for the step pool (default: 495552)
-#   STEP_SECONDS  time after which a step stops, keeping its records (default: 530)
+#   STEP_SECONDS  time after which a step stops, keeping its records (default: 480)
 # exit: 0 done; 1 a check failed; 2 usage, or a host that can't measure; 124 out of time, run the
 # same step again; 130 interrupted
 set -euo pipefail
@@ -26,7 +26,7 @@ results=${RESULTS:-out/results}
 python=${PYTHON:-python3}
 
 limited() {
-    timeout --foreground --signal=TERM --kill-after=60 "${STEP_SECONDS:-530}" "$python" -m "$@"
+    timeout --foreground --signal=TERM --kill-after=40 "${STEP_SECONDS:-480}" "$python" -m "$@"
 }
 
 attempt() { # MODULE MORE...

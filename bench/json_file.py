@@ -1,9 +1,11 @@
-"""JSON files of results are written whole, or refused in a sentence."""
+"""JSON files of results are written whole and of one host, or refused in a sentence."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def write(path: Path, content: object) -> None:
@@ -20,3 +22,14 @@ def write(path: Path, content: object) -> None:
         beside.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}: name another file.") from None
+
+
+def require_host(path: Path, records: Iterable[dict[str, Any]], host: dict[str, str]) -> None:
+    """ValueError with one sentence if records are of another card or of other versions."""
+    for other in (record["host"] for record in records):
+        if names := [name for name in host if host[name] != other.get(name)]:
+            was, now = ([f"{name} {one.get(name)}" for name in names] for one in (other, host))
+            raise ValueError(
+                f"{path} holds figures of {', '.join(was)}, this is {', '.join(now)}: "
+                "name another file."
+            )

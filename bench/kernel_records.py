@@ -28,25 +28,26 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def save(path: Path, record: dict[str, Any]) -> None:
-    """Add a point's record, or its strategies to those that the same host measured there."""
+    """Add a point's record, or its strategies to those that were measured there."""
     records = read(path)
     same = [old for old in records if old["point"] == record["point"]]
     kept = [old for old in records if old["point"] != record["point"]]
-    if same and same[0]["host"] == record["host"]:
+    if same:
         record = {**record, "strategies": {**same[0]["strategies"], **record["strategies"]}}
     write(path, [*kept, record])
 
 
-def measured(path: Path, strategies: Iterable[str], host: dict[str, str]) -> set[str]:
-    """The points of which a file has all these strategies, of this host."""
-    here = [record for record in read(path) if record["host"] == host]
+def measured(path: Path, strategies: Iterable[str]) -> set[str]:
+    """The points of which a file has all these strategies."""
     wanted = set(strategies)
-    return {record["point"] for record in here if wanted <= record["strategies"].keys()}
+    return {record["point"] for record in read(path) if wanted <= record["strategies"].keys()}
 
 
-def require_writable(path: Path) -> None:
-    """ValueError with one sentence if results could not be saved, before they cost a run."""
-    write(path, read(path))
+def require_writable(path: Path, host: dict[str, str]) -> None:
+    """ValueError with one sentence if this host can't add results, before they cost a run."""
+    records = read(path)
+    json_file.require_host(path, records, host)
+    write(path, records)
 
 
 def place(record: dict[str, Any]) -> tuple[int, Load]:

@@ -5,10 +5,10 @@
 
 A point is HEADS:BATCHxTOKENS. Graphs of enough layers to read four times the L2 are replayed by
 turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
-a point measured again replaces the figures of the strategies that were measured again, or all of
-them where those were of another card or of other versions. --missing leaves out what FILE has. A
-strategy that fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is
-the direct kernel with these fields of its Config, "-" for None; the kernel's name is the eighth.
+a point measured again replaces the figures of the strategies that were measured again. A FILE of
+another card or of other versions is refused. --missing leaves out what FILE has. A strategy that
+fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is the direct
+kernel with these fields of its Config, "-" for None; the kernel's name is the eighth.
 
 exit status: 0 done; 1 no strategy of some point ran, or the device stopped answering; 2 usage;
 124 out of time (--seconds), the same command with --missing continues.
@@ -79,12 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         parser.error("no CUDA device: run this on a GPU host")
     try:
-        kernel_records.require_writable(chosen.out)
+        kernel_records.require_writable(chosen.out, host())
     except ValueError as problem:
         parser.error(str(problem))
     if chosen.missing:
         names = [name for name, _ in chosen.strategies]
-        done = kernel_records.measured(chosen.out, names, host())
+        done = kernel_records.measured(chosen.out, names)
         spots = [spot for spot in spots if str(spot) not in done]
     return _measure_all(chosen, spots) if spots else 0
 
@@ -105,9 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"of {', '.join(STRATEGIES)}, direct:ROWS/TOKENS/...; default: all that have a name",
     )
-    parser.add_argument(
-        "--missing", action="store_true", help="only the points that FILE lacks, of this host"
-    )
+    parser.add_argument("--missing", action="store_true", help="only the points that FILE lacks")
     parser.add_argument("--repeats", type=int, default=5, help="replays of each graph, by turns")
     parser.add_argument("--pool", type=int, default=495_552, help="rows of a layer's pool")
     parser.add_argument("--copies", type=int, default=56, help="pools in memory, 856 MB each")

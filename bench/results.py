@@ -41,16 +41,6 @@ class Results:
         """Write the file; ValueError with one sentence if it can't be, best before a run."""
         json_file.write(self.path, {"about": self.about, "records": self.records})
 
-    def require_host(self, host: dict[str, str]) -> None:
-        """ValueError with one sentence if records are of another card or of other versions."""
-        for other in (record["host"] for record in self.records):
-            if names := [name for name in host if host[name] != other.get(name)]:
-                was, now = ([f"{name} {one.get(name)}" for name in names] for one in (other, host))
-                raise ValueError(
-                    f"{self.path} holds figures of {', '.join(was)}, this is {', '.join(now)}: "
-                    "name another file."
-                )
-
     def add(self, fresh: dict[str, Any], *, replace: bool) -> None:
         """Add a record; where one of its setup and load is there, that one stays or is replaced."""
         found = self.find(fresh["setup"], Load.parse(fresh["load"]))

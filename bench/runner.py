@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from bench import json_file
 from bench.cores import shares
 from bench.loads import Load, Requests, requests
 from bench.lookup import read_task
@@ -138,7 +139,8 @@ def run(plan: Plan, results: Results) -> None:
         if missing:
             with _workers(plan, group, failures) as workers:
                 for worker in workers:
-                    results.require_host(worker.description["host"])
+                    host = worker.description["host"]
+                    json_file.require_host(results.path, results.records, host)
                 # One that never starts must not have the others measured again each time.
                 for load in _lacking(plan, [worker.setup for worker in workers], results):
                     _measure(plan, load, workers, results)

@@ -105,26 +105,33 @@ def host() -> dict[str, str]:
     """The device, and the versions that a figure depends on."""
     import torch
 
-    packages = ("sglang", "flashinfer-python", "triton", "sglang-kernel")
+    modules = {
+        "sglang": "sglang",
+        "flashinfer-python": "flashinfer",
+        "triton": "triton",
+        "sglang-kernel": "sgl_kernel",
+    }
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "device": device,
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
-        **{name: _version(name) for name in packages},
+        **{package: _version(package, module) for package, module in modules.items()},
     }
 
 
-def _version(package: str) -> str:
+def _version(package: str, module: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:  # a package on PYTHONPATH has no metadata
         pass
     try:  # whoever asks again must be told the same, whatever was imported in between
-        return str(getattr(importlib.import_module(package), "__version__", "unknown"))
+        return str(getattr(importlib.import_module(module), "__version__", "unknown"))
     except ImportError:
         return "not installed"
+    except Exception:  # it lacks a library or a device: what needs it fails, and says so
+        return "unknown"
 
 
 def measure(engine: Any, asked: Requests) -> dict[str, Any]:

@@ -174,8 +174,13 @@ def test_a_step_waits_for_the_last_plans_before_upstream_touches_it(
     assert order[:3] == ["wait", "wait", "touched"]
 
 
-def test_steps_that_are_planned_ahead_may_share_buffer_and_table(backend: Any) -> None:
+@pytest.mark.parametrize("card", [(8, 6), (9, 0)], ids=["gather", "direct"])
+def test_steps_that_are_planned_ahead_may_share_buffer_and_table(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, card: tuple[int, int]
+) -> None:
     """Draft steps: all are planned before the first runs, each with indices of its own."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: card)
+    same = assert_same if card == (8, 6) else assert_close
     pool = Pool()
     table = backend.SlotTable(ROWS, torch.device("cpu"))
     steps = [
@@ -183,13 +188,13 @@ def test_steps_that_are_planned_ahead_may_share_buffer_and_table(backend: Any) -
         for _ in range(2)
     ]
     batches = [
-        FEW,
         Batch([torch.cat([slots, torch.tensor([88 + slots[0]])]) for slots in FEW.slots]),
+        FEW,
     ]
     for step, batch in zip(steps, batches, strict=True):
         step.init_forward_metadata(batch)
     for step, batch in zip(steps, batches, strict=True):
-        assert_same(run(step, batch, plan=False), expected(pool, batch))
+        same(run(step, batch, plan=False), expected(pool, batch))
 
 
 def test_a_bounded_buffer_leaves_every_decode_to_direct_reading(bounded: Any) -> None:
@@ -322,6 +327,7 @@ def test_a_step_planned_without_its_batch_awaits_no_keys(backend: Any) -> None:
 
 def test_the_reserved_slot_is_read_as_the_pool_holds_it(backend: Any) -> None:
     pool, slots = PlainPool(), torch.tensor([77, 0])
+    held = pool.layers[7][0].float()
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
     named = [FEW.slots[0], torch.tensor([0])]
     attention.init_forward_metadata(Batch(named, out_cache_loc=slots))
@@ -330,6 +336,7 @@ def test_the_reserved_slot_is_read_as_the_pool_holds_it(backend: Any) -> None:
     reader.set_mla_kv_buffer(SimpleNamespace(layer_id=7), slots, *keys)
     read = reader.get_key_buffer(7)[attention.decode_wrapper._kv_indices_buf.long()]
     assert torch.equal(read, pool.layers[7][torch.cat(named)].bfloat16())
+    assert torch.equal(pool.layers[7][0].float(), held)
 
 
 def test_keys_of_a_direct_step_are_written_though_an_earlier_step_awaited_their_slots(

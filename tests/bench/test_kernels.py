@@ -83,22 +83,28 @@ def test_a_strategy_measured_again_replaces_its_figures_alone(tmp_path: Path) ->
     assert found == {"a": {"x": 3, "y": 1, "z": 3}, "b": {"x": 2}}
 
 
-def test_figures_of_another_host_are_not_mixed_in(tmp_path: Path) -> None:
+def test_figures_of_another_host_are_left_alone_and_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "kernels.json"
-    for device, measured in (("card", {"x": 1, "y": 1}), ("newer card", {"x": 2})):
-        host = {"device": device}
-        kernel_records.save(path, {"point": "a", "host": host, "strategies": measured})
-    assert [point["strategies"] for point in kernel_records.read(path)] == [{"x": 2}]
+    kernel_records.save(path, {"point": "16:1x100", "host": HOST, "strategies": {"x": 1}})
+    before = path.read_bytes()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernels, "host", lambda: {"device": "newer card"})
+    with pytest.raises(SystemExit) as stopped:
+        kernels.main(["--out", str(path)])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "holds figures of device card, this is device newer card: name another file" in said
+    assert path.read_bytes() == before
 
 
-def test_what_is_measured_has_every_strategy_on_this_host(tmp_path: Path) -> None:
+def test_what_is_measured_has_every_strategy(tmp_path: Path) -> None:
     path = tmp_path / "kernels.json"
-    for point, device, names in (("a", "card", "xy"), ("b", "card", "x"), ("c", "other", "xy")):
+    for point, names in (("a", "xy"), ("b", "x")):
         figures = dict.fromkeys(names, 1)
-        kernel_records.save(
-            path, {"point": point, "host": {"device": device}, "strategies": figures}
-        )
-    assert kernel_records.measured(path, ["x", "y"], HOST) == {"a"}
+        kernel_records.save(path, {"point": point, "host": HOST, "strategies": figures})
+    assert kernel_records.measured(path, ["x", "y"]) == {"a"}
 
 
 def test_a_run_continues_with_the_points_that_it_lacks(
@@ -128,6 +134,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernels, "host", lambda: HOST)
     with pytest.raises(SystemExit) as stopped:
         kernels.main(["--out", str(tmp_path / "file" / "kernels.json")])
     assert stopped.value.code == 2

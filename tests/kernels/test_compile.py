@@ -11,6 +11,7 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
 )
 
 from tests.kernels import aot
+from tests.kernels.conftest import Compiled
 
 PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
 SPLITS = f"{PACKAGE}.direct_splits"
@@ -74,10 +75,10 @@ def reports() -> dict[Target, aot.Report]:
 
 @pytest.mark.parametrize(("card", "config"), TARGETS)
 def test_configuration_fits_its_card(
-    reports: dict[Target, aot.Report], card: int, config: Config
+    reports: dict[Target, aot.Report], compiled: Compiled, card: int, config: Config
 ) -> None:
     report = reports[card, config]
-    print(f"sm_{card}, {config}: {report}")
+    compiled(card, f"direct, {config.kernel}, {config.rows} x {config.tokens}", report)
     assert report.spilled == 0
     assert report.shared <= aot.SHARED_LIMIT[card]
     shared = config.blocks * (report.shared + aot.SHARED_RESERVED)

@@ -6,6 +6,7 @@ import pytest
 from sglang.srt.layers.attention.flashinfer_mla_compact import gather, rows, write
 
 from tests.kernels import aot
+from tests.kernels.conftest import Compiled
 
 PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
 CARDS = (80, 86, 89, 90, 100, 120)
@@ -48,6 +49,10 @@ def gather_job(card: int, out: str, e4m3: bool) -> aot.Job:
     )
 
 
+def name_of(e4m3: bool) -> str:
+    return "e4m3" if e4m3 else "e5m2"
+
+
 @pytest.fixture(scope="module")
 def reports() -> dict[Case, aot.Report]:
     return dict(zip(CASES, aot.compile_all([gather_job(*case) for case in CASES]), strict=True))
@@ -55,10 +60,10 @@ def reports() -> dict[Case, aot.Report]:
 
 @pytest.mark.parametrize(("card", "out", "e4m3"), CASES)
 def test_gather_fits_its_card_and_needs_no_conversion(
-    reports: dict[Case, aot.Report], card: int, out: str, e4m3: bool
+    reports: dict[Case, aot.Report], compiled: Compiled, card: int, out: str, e4m3: bool
 ) -> None:
     report = reports[card, out, e4m3]
-    print(f"sm_{card} {out} e4m3={e4m3}: {report}")
+    compiled(card, f"gather, {name_of(e4m3)} to {out[1:]}", report)
     assert report.spilled == 0
     assert report.shared <= aot.SHARED_LIMIT[card]
     assert report.counts["decode"] == 0, "cards before sm_89 have no such instruction"
@@ -74,18 +79,22 @@ def test_row_kernels_compile_for_every_card() -> None:
 
 
 @pytest.mark.parametrize("e4m3", [True, False])
-def test_the_write_kernel_needs_no_conversion_and_no_memory_but_its_own(e4m3: bool) -> None:
+def test_the_write_kernel_needs_no_conversion_and_no_memory_but_its_own(
+    compiled: Compiled, e4m3: bool
+) -> None:
     types = {**WRITE, "nope": "*bf16", "rope": "*bf16"}
     constants = {"IS_E4M3": e4m3, "TOP": 0x7F, "RESERVED": 0}
     kernel = f"{PACKAGE}.write:write_rows_kernel"
     jobs = [aot.Job(kernel, card, types, constants, write.WARPS, 3) for card in CARDS]
     for card, report in zip(CARDS, aot.compile_all(jobs), strict=True):
-        print(f"sm_{card} e4m3={e4m3}: {report}")
+        compiled(card, f"write, {name_of(e4m3)}", report)
         assert (report.spilled, report.shared, report.counts["decode"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("e4m3", [True, False])
-def test_the_filling_kernel_fits_its_card_and_needs_no_conversion(e4m3: bool) -> None:
+def test_the_filling_kernel_fits_its_card_and_needs_no_conversion(
+    compiled: Compiled, e4m3: bool
+) -> None:
     strides = {f"{tensor}_stride": "i32" for tensor in ("written", "nope", "rope")}
     types = {**GATHER, **strides, "written": "*i64", "found": "*i32"}
     types |= dict.fromkeys(("nope", "rope", "out"), "*bf16")
@@ -101,6 +110,6 @@ def test_the_filling_kernel_fits_its_card_and_needs_no_conversion(e4m3: bool) ->
         aot.Job(kernel, card, types, constants, gather.WARPS, 3, aligned=aligned) for card in CARDS
     ]
     for card, report in zip(CARDS, aot.compile_all(jobs), strict=True):
-        print(f"sm_{card} e4m3={e4m3}: {report}")
+        compiled(card, f"fill, {name_of(e4m3)}", report)
         assert (report.spilled, report.counts["decode"]) == (0, 0)
         assert report.shared <= aot.SHARED_LIMIT[card]

@@ -217,9 +217,10 @@ def test_infinities_of_e5m2_reach_the_output() -> None:
 
 
 @pytest.mark.parametrize("heads", [8, 20])
-def test_verify_tokens_see_one_more_row_each(heads: int) -> None:
-    step = make_step([4, 90, 33], [4] * 3, heads)
-    assert_close(run(step, q_per_request=4), step)
+@pytest.mark.parametrize("tokens", [4, 8])
+def test_verify_tokens_see_one_more_row_each(tokens: int, heads: int) -> None:
+    step = make_step([tokens, 90, 33], [tokens] * 3, heads)
+    assert_close(run(step, q_per_request=tokens), step)
 
 
 def test_verify_across_splits() -> None:
