@@ -1,4 +1,4 @@
-"""JSON files of results are written whole and of one host, or refused in a sentence."""
+"""JSON files of results: read, written whole and kept to one host, or refused in a sentence."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+
+def read(path: Path, *names: str) -> list[Any]:
+    """What a file holds under each of `names`; ValueError with one sentence if it is not ours."""
+    try:
+        content = json.loads(path.read_text())
+        return [content[name] for name in names]
+    except (OSError, ValueError, LookupError, TypeError) as failure:
+        raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
 
 
 def write(path: Path, content: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,10 +15,10 @@ KERNELS = "kernels.json"
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a file, none where it is not there; ValueError if it is not one of ours."""
-    try:
-        return list(json.loads(path.read_text())["points"]) if path.exists() else []
-    except (OSError, ValueError, KeyError, TypeError) as failure:
-        raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
+    if not path.exists():
+        return []
+    (points,) = json_file.read(path, "points")
+    return list(points)
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bench import json_file
 from bench.markdown import MISSING, markdown
 
 NAME = "launches.json"
@@ -14,7 +14,8 @@ NAME = "launches.json"
 
 def table(folder: Path) -> str:
     """Each setup's totals, and the kernels that not every setup launches in each layer."""
-    setups = _setups(folder / NAME)
+    path = folder / NAME
+    (setups,) = json_file.read(path, "setups") if path.exists() else [{}]
     if not setups:
         return MISSING
     header = ["", *(f"`{name}`" for name in setups)]
@@ -26,13 +27,6 @@ def table(folder: Path) -> str:
     for kernel in _of_one_alone(setups.values()):
         rows.append([f"`{kernel}`", *(_cell(one, kernel) for one in setups.values())])
     return markdown(header, rows)
-
-
-def _setups(path: Path) -> dict[str, dict[str, Any]]:
-    try:
-        return dict(json.loads(path.read_text())["setups"]) if path.exists() else {}
-    except (OSError, ValueError, KeyError, TypeError) as failure:
-        raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
 
 
 def _of_one_alone(setups: Iterable[dict[str, Any]]) -> list[str]:

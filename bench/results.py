@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +30,7 @@ class Results:
     @classmethod
     def load(cls, path: Path) -> Results:
         """Read a file; ValueError with one sentence if it is not one of ours."""
-        try:
-            content = json.loads(path.read_text())
-            return cls(path, content["about"], content["records"])
-        except (OSError, ValueError, KeyError, TypeError) as failure:
-            raise ValueError(f"{path} can't be read as results ({failure}): remove it.") from None
+        return cls(path, *json_file.read(path, "about", "records"))
 
     def save(self) -> None:
         """Write the file; ValueError with one sentence if it can't be, best before a run."""
