@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,32 +11,18 @@ from types import ModuleType
 PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
 FOLDER = Path(__file__).resolve().parents[1] / "overlay" / Path(*PACKAGE.split("."))
 
-# The modules of the direct kernel, each after those that it imports.
-DIRECT = (
-    "direct_codecs",
-    "direct_kernels",
-    "direct_splits",
-    "direct_gluon",
-    "direct_mma_tile",
-    "direct_mma",
-    "direct_wgmma_scores",
-    "direct_wgmma_wide",
-    "direct_configs",
-    "direct",
-)
 
+def load(name: str) -> ModuleType:
+    """Import the overlay's module `name`, for example "direct.attend", without sglang.
 
-def load(*names: str) -> ModuleType:
-    """Import overlay modules in this order under their full names; the last is returned.
-
-    Python looks a full name up before it imports the packages above, so sglang itself, which
-    takes many seconds, is not imported.
+    Python looks a full name up before it imports the packages above it, so sglang itself, which
+    takes many seconds, is not imported as long as the module needs nothing of it.
     """
-    for name in names:
-        full = f"{PACKAGE}.{name}"
-        if full not in sys.modules:
-            spec = importlib.util.spec_from_file_location(full, FOLDER / f"{name}.py")
-            assert spec is not None and spec.loader is not None
-            sys.modules[full] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[full])
-    return sys.modules[f"{PACKAGE}.{names[-1]}"]
+    if PACKAGE not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            PACKAGE, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
+        )
+        assert spec is not None and spec.loader is not None
+        sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[PACKAGE])
+    return importlib.import_module(f"{PACKAGE}.{name}")

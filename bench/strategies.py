@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bench.cases import NOPE, PAGE, SM_SCALE, WIDTH, Case
-from bench.overlay import DIRECT, load
+from bench.overlay import load
 
 Attention = Callable[[torch.Tensor], torch.Tensor]
 KERNELS = ("plain", "mma", "wgmma")
@@ -99,7 +99,7 @@ def _gather(backend: str) -> Callable[[Case], Attention]:
 
 
 def _gather_alone(case: Case) -> Attention:
-    gather = load("launch", "gather")
+    gather = load("gather.gather")
     active = case.spot.active
     count = torch.tensor([active], dtype=torch.int32, device=case.device)
     compact = torch.zeros(active, 1, WIDTH, dtype=torch.bfloat16, device=case.device)
@@ -113,7 +113,7 @@ def _gather_alone(case: Case) -> Attention:
 
 
 def _direct_module() -> Any:
-    return load(*DIRECT)
+    return load("direct.attend")
 
 
 def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:

@@ -248,7 +248,7 @@ def refusal(build: Callable[[Any], Any]) -> str:
 def start(make: Callable[[], Any]) -> dict[str, Any]:
     """What is logged while `make` runs, and the bytes of our tensors that are there after it."""
     package = "sglang.srt.layers.attention.flashinfer_mla_compact"
-    context: Any = importlib.import_module(f"{package}.context")
+    context: Any = importlib.import_module(f"{package}.upstream.settings")
     context._buffers.clear()
     lines: list[str] = []
     handler = logging.Handler()
@@ -264,7 +264,7 @@ def start(make: Callable[[], Any]) -> dict[str, Any]:
     parts = getattr(backend, "attn_backends", [backend])
     return {
         "lines": lines,
-        "buffer": parts[0]._buffer.untyped_storage().nbytes(),
+        "buffer": parts[0]._gathered.buffer.untyped_storage().nbytes(),
         "allocated": sum(tensor.untyped_storage().nbytes() for tensor in held),
     }
 

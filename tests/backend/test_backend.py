@@ -32,7 +32,7 @@ IDLE = Batch([torch.tensor([0])] * 3)
 
 @pytest.fixture
 def bounded(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(backend.support, "capacity_rows", lambda *_: BOUND)
+    monkeypatch.setattr(backend.policy, "capacity_rows", lambda *_: BOUND)
     return backend
 
 
@@ -43,7 +43,7 @@ def test_a_step_equals_stock_and_leaves_the_pool_in_place(backend: Any, batch: B
     pool = Pool()
     attention = backend.FlashInferMLACompactAttnBackend(stock.runner(pool))
     assert_same(run(attention, batch), expected(pool, batch))
-    assert attention._rows.count.item() == len(torch.cat(batch.slots).unique())
+    assert attention._gathered.rows.count.item() == len(torch.cat(batch.slots).unique())
     assert attention.token_to_kv_pool is pool
 
 
@@ -124,7 +124,7 @@ def test_steps_that_are_planned_ahead_may_share_buffer_and_table(
 def test_a_bounded_buffer_leaves_every_decode_to_direct_reading(bounded: Any) -> None:
     pool = Pool()
     attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
-    attention._buffer.fill_(float("nan"))
+    attention._gathered.buffer.fill_(float("nan"))
     for batch in (FEW, MANY):
         assert_close(run(attention, batch), expected(pool, batch))
 
@@ -136,9 +136,9 @@ def test_a_captured_verify_of_a_bounded_buffer_reads_directly_although_it_fits(
     pool = Pool()
     attention = bounded.FlashInferMLACompactAttnBackend(stock.runner(pool))
     attention.prefill_wrapper._use_cuda_graph = True
-    attention._buffer.fill_(float("nan"))
+    attention._gathered.buffer.fill_(float("nan"))
     assert_close(run(attention, EXTEND), expected(pool, EXTEND))
-    assert attention._buffer.isnan().all(), "a gather would be recorded"
+    assert attention._gathered.buffer.isnan().all(), "a gather would be recorded"
 
 
 def test_a_fresh_prompt_after_a_direct_decode_is_left_to_upstream(bounded: Any) -> None:
@@ -156,7 +156,7 @@ def test_an_extend_reads_directly_only_while_it_does_not_fit(bounded: Any) -> No
     for fits in (EXTEND, Batch(FEW.slots[:1], [2]), repeated):
         assert_same(run(attention, fits), expected(pool, fits))
         for overflows in (Batch(MANY.slots, [3, 1, 1]), alone):
-            attention._buffer.fill_(float("nan"))
+            attention._gathered.buffer.fill_(float("nan"))
             assert_close(run(attention, overflows), expected(pool, overflows))
 
 

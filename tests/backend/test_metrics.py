@@ -18,7 +18,7 @@ import torch
 
 from bench.overlay import load
 
-metrics = load("support", "metrics")
+metrics = load("metrics")
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def on_device(value: int) -> torch.Tensor:
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str] | None], Any]:
-    """Makes a watch; the process's counters start from nothing."""
+    """Makes a step counter; the process's counters start from nothing."""
     registry = prometheus.CollectorRegistry()
     counter = prometheus.Counter
     monkeypatch.setattr(prometheus, "Counter", partial(counter, registry=registry))
@@ -66,7 +66,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str] | None], A
     metrics.counters.cache_clear()
 
     def watch(labels: dict[str, str] | None) -> Any:
-        made = metrics.Watch(labels, CPU)
+        made = metrics.StepCounter(labels, CPU)
         made.registry = registry
         return made
 
@@ -87,7 +87,7 @@ def test_without_metrics_nothing_is_touched_and_prometheus_is_not_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    watch = metrics.Watch(None, CPU)
+    watch = metrics.StepCounter(None, CPU)
     for _ in range(2 * metrics.SAMPLE_EVERY):
         watch.step("gather", None, None)
     watch.fallback("rows", 910)
@@ -164,9 +164,9 @@ import sys
 import torch
 from bench.overlay import load
 torch.cuda.Event = object  # torch for the CPU has none
-metrics = load("support", "metrics")
+metrics = load("metrics")
 labels = {"model": "target", "tp_rank": sys.argv[1], "pp_rank": "0"}
-watch = metrics.Watch(labels, torch.device("cpu"))
+watch = metrics.StepCounter(labels, torch.device("cpu"))
 for _ in range(int(sys.argv[2])):
     watch.fallback("rows", 910)
 """

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import statistics
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-PACKAGE = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
+from bench.overlay import load
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATH = REPOSITORY / PACKAGE / "support.py"
 KERNELS = REPOSITORY / "bench/results/kernels.json"
 
 
-def load() -> ModuleType:
-    """The module as launch-time tools load it: by path, without its package."""
-    spec = importlib.util.spec_from_file_location("support_under_test", PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-support = load()
+support: Any = load("support")
+policy: Any = load("policy")
 
 # What differs from an ordinary FP8 pool, and words that the refusal must hold.
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -141,9 +130,9 @@ def test_a_sparse_model_is_told_that_it_attends_densely() -> None:
 
 
 def test_settings_have_defaults() -> None:
-    settings = support.read_settings({})
-    assert settings == support.Settings()
-    assert settings.buffer_mib == support.DEFAULT_BUFFER_MIB
+    settings = policy.read_settings({})
+    assert settings == policy.Settings()
+    assert settings.buffer_mib == policy.DEFAULT_BUFFER_MIB
 
 
 @pytest.mark.parametrize(
@@ -165,8 +154,8 @@ def test_settings_have_defaults() -> None:
 def test_decode_gathers_only_where_the_buffer_holds_the_pool(
     strategy: str, pool_rows: int, capability: tuple[int, int] | None, heads: int | None, read: str
 ) -> None:
-    settings = support.Settings(strategy)
-    chosen, why = support.decode_strategy(pool_rows, settings, capability, heads)
+    settings = policy.Settings(strategy)
+    chosen, why = policy.decode_strategy(pool_rows, settings, capability, heads)
     assert chosen == read
     assert why and "None" not in why
 
@@ -175,10 +164,10 @@ def test_decode_gathers_only_where_the_buffer_holds_the_pool(
 def test_with_the_plain_kernel_alone_many_heads_are_gathered(capability: tuple[int, int]) -> None:
     heads = {8: "direct", 32: "direct", 64: "gather", None: "gather"}
     for number, read in heads.items():
-        settings = support.Settings()
-        chosen, _ = support.decode_strategy(1000, settings, capability, number, plain=True)
+        settings = policy.Settings()
+        chosen, _ = policy.decode_strategy(1000, settings, capability, number, plain=True)
         assert chosen == read
-    assert support.decode_strategy(1000, settings, (8, 6), 8, plain=True)[0] == "gather"
+    assert policy.decode_strategy(1000, settings, (8, 6), 8, plain=True)[0] == "gather"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +179,7 @@ def test_direct_reading_was_faster_wherever_it_is_chosen(
 ) -> None:
     for point in json.loads(KERNELS.read_text())["points"]:
         heads = int(point["point"].partition(":")[0])
-        chosen, _ = support.decode_strategy(1000, support.Settings(), capability, heads)
+        chosen, _ = policy.decode_strategy(1000, policy.Settings(), capability, heads)
         times = {name: entry.get("us") for name, entry in point["strategies"].items()}
         if chosen == "direct" and times.get(direct) and times.get(gather):
             faster = statistics.median(times[direct]) < statistics.median(times[gather])
@@ -199,40 +188,39 @@ def test_direct_reading_was_faster_wherever_it_is_chosen(
 
 @pytest.mark.parametrize("strategy", ["auto", "gather", "direct", "stock"])
 def test_every_strategy_is_read(strategy: str) -> None:
-    environment = {support.STRATEGY_VARIABLE: strategy, support.BUFFER_VARIABLE: "64"}
-    assert support.read_settings(environment) == support.Settings(strategy, 64)
+    environment = {policy.STRATEGY_VARIABLE: strategy, policy.BUFFER_VARIABLE: "64"}
+    assert policy.read_settings(environment) == policy.Settings(strategy, 64)
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "64MiB", "lots", " 64"])
 def test_a_buffer_that_is_no_size_is_refused_in_one_sentence(value: str) -> None:
     with pytest.raises(ValueError) as caught:
-        support.read_settings({support.BUFFER_VARIABLE: value})
-    assert support.BUFFER_VARIABLE in str(caught.value)
+        policy.read_settings({policy.BUFFER_VARIABLE: value})
+    assert policy.BUFFER_VARIABLE in str(caught.value)
     assert repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["", "fast", "GATHER"])
 def test_an_unknown_strategy_is_refused_with_the_known_ones(value: str) -> None:
     with pytest.raises(ValueError) as caught:
-        support.read_settings({support.STRATEGY_VARIABLE: value})
-    assert support.STRATEGY_VARIABLE in str(caught.value)
-    assert [name for name in support.STRATEGIES if name not in str(caught.value)] == []
+        policy.read_settings({policy.STRATEGY_VARIABLE: value})
+    assert policy.STRATEGY_VARIABLE in str(caught.value)
+    assert [name for name in policy.STRATEGIES if name not in str(caught.value)] == []
 
 
 def test_the_buffer_never_has_more_rows_than_the_pool_or_the_budget() -> None:
-    one = support.Settings(buffer_mib=1)
-    assert support.capacity_rows(500, one) == 500
-    assert support.capacity_rows(10**9, one) == 2**20 // 1152
-    assert support.capacity_rows(10**9, one) * support.COMPACT_ROW_BYTES <= 2**20
+    one = policy.Settings(buffer_mib=1)
+    assert policy.capacity_rows(500, one) == 500
+    assert policy.capacity_rows(10**9, one) == 2**20 // 1152
+    assert policy.capacity_rows(10**9, one) * policy.COMPACT_ROW_BYTES <= 2**20
 
 
-def test_it_imports_neither_torch_nor_sglang() -> None:
+def test_they_import_neither_torch_nor_sglang() -> None:
+    """`load` stands in for the packages above, which a tool that runs before a start has not."""
     check = (
-        "import importlib.util, sys\n"
-        f"spec = importlib.util.spec_from_file_location('support', {str(PATH)!r})\n"
-        "module = importlib.util.module_from_spec(spec)\n"
-        "sys.modules['support'] = module\n"
-        "spec.loader.exec_module(module)\n"
-        "sys.exit('torch' in sys.modules or 'sglang' in sys.modules or 'triton' in sys.modules)\n"
+        "import sys\n"
+        "from bench.overlay import load\n"
+        "load('support'), load('policy')\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'sglang', 'triton')))\n"
     )
-    subprocess.run([sys.executable, "-c", check], check=True)
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=REPOSITORY)

@@ -29,7 +29,6 @@ class Batch:
     slots: list[torch.Tensor]
     new: list[int] | None = None
     ragged: bool = False
-    out_cache_loc: torch.Tensor | None = None
 
     @property
     def lengths(self) -> list[int]:

@@ -68,4 +68,4 @@ def test_a_tree_with_a_renamed_method_exits_30_and_names_the_overlay_line(
     found = drift.measure(pin, str(tmp_path), drift.Decisions())
     assert found.exit == 30
     broken = {row.needed_by for row in found.findings if row.verdict == "gone"}
-    assert any(line.startswith("keys.py:") for line in broken)
+    assert any(line.startswith("pool/layer_pool.py:") for line in broken)

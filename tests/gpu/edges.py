@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench.overlay import DIRECT, load
+from bench.overlay import load
 
 POOL = 3_800_000
 CAPACITY = 70
@@ -43,7 +43,7 @@ def make_pool() -> torch.Tensor:
 
 
 def gather_at_edges(pool: torch.Tensor) -> None:
-    gather: Any = load("launch", "gather")
+    gather: Any = load("gather.gather")
     for count in COUNTS:
         slots = last_slots(CAPACITY)
         out = torch.zeros(CAPACITY, 1, 576, dtype=torch.bfloat16, device=DEVICE)
@@ -54,7 +54,7 @@ def gather_at_edges(pool: torch.Tensor) -> None:
 
 
 def rows_at_edges(_pool: torch.Tensor) -> None:
-    rows: Any = load("rows")
+    rows: Any = load("gather.rows")
     table = rows.SlotTable(POOL, DEVICE)
     for count in COUNTS:
         compact = rows.CompactRows(CAPACITY, table, 16)
@@ -63,12 +63,10 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
         compact.translate(claimed, integers(count))
         assert int(compact.count) == count
         assert sorted(claimed[:count].tolist()) == list(range(count))
-        found = compact.find(last_slots(count)[:count], -1).rows
-        assert found.tolist() == [row if row < CAPACITY else -1 for row in claimed[:count]]
 
 
 def direct_at_edges(pool: torch.Tensor) -> None:
-    direct: Any = load(*DIRECT)
+    direct: Any = load("direct.attend")
     card = torch.cuda.get_device_capability()
     # Those of both heads that follow, of 64 rows, of a card with less shared memory, and the plain.
     configs = [None, direct.configure(card, 64)]
@@ -89,38 +87,20 @@ def direct_at_edges(pool: torch.Tensor) -> None:
         assert torch.equal(out.cpu().flatten(1).any(1), ~empty)
 
 
-def fill_at_edges(pool: torch.Tensor) -> None:
-    fill: Any = load("launch", "gather", "rows", "write", "fill")
-    rows, write = load("rows"), load("launch", "write")
-    for count, new in product(COUNTS, (0, 1, CAPACITY)):
-        compact = rows.CompactRows(CAPACITY, rows.SlotTable(POOL, DEVICE), 16)
-        compact.claim(last_slots(count), integers(count))
-        slots = torch.cat([last_slots(count)[max(0, count - new) : count], integers(0, 0)])
-        keys = torch.ones(len(slots), 1, 576, dtype=torch.bfloat16, device=DEVICE)
-        nope, rope = keys[..., :512], keys[..., 512:]
-        out = torch.zeros(CAPACITY, 1, 576, dtype=torch.bfloat16, device=DEVICE)
-        top = write.top_code(pool.dtype, DEVICE)
-        step = fill.Fill(compact.find(slots, -1), compact, out, 16, pool.dtype, top, -1)
-        step(write.NewKeys(pool, slots, nope, rope, top, -1))
-        used = min(count, CAPACITY)
-        named = compact.slots[:used].long()
-        named = torch.maximum(named, ~named)
-        assert torch.equal(out[:used].cpu(), pool[named].cpu().bfloat16())
-        assert not bool(out[used:].any())
-
-
 def write_at_edges(pool: torch.Tensor) -> None:
-    write: Any = load("launch", "write")
-    top = write.top_code(pool.dtype, DEVICE)
+    form: Any = load("pool.format")
+    top = form.top_code(pool.dtype, DEVICE)
+    layout = form.PoolFormat(pool.dtype, top, -1)
+    write: Any = load("pool.write")
     for count in (0, 1, CAPACITY):
         keys = torch.full((count, 1, 576), float("inf"), dtype=torch.bfloat16, device=DEVICE)
         slots = last_slots(count)[:count]
-        write.write_rows(write.NewKeys(pool, slots, keys[..., :512], keys[..., 512:], top, -1))
+        write.write_rows(pool, slots, keys[..., :512], keys[..., 512:], layout)
         assert bool((pool[POOL - count :].view(torch.uint8) == top).all())
 
 
 # The last one leaves NaN in the pool, which equals nothing.
-CHECKS = (gather_at_edges, rows_at_edges, direct_at_edges, fill_at_edges, write_at_edges)
+CHECKS = (gather_at_edges, rows_at_edges, direct_at_edges, write_at_edges)
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from bench.overlay import DIRECT, load
+from bench.overlay import load
 from tests.kernels import reference
 from tests.kernels.reference import Step
 
-direct: Any = load(*DIRECT)
-builds_gluon: Any = load("direct_configs").builds_gluon
+direct: Any = load("direct.attend")
+builds_gluon: Any = load("direct.configs").builds_gluon
 
 ROWS = 1 << 14
 # Errors are root mean squares, measured by what rounding the ideal output once would cost.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact import fill, gather, write
-from sglang.srt.layers.attention.flashinfer_mla_compact import rows as rows_of
+from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather
 from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool import write
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool.format import PoolFormat
 
 from tests.gpu.engine import DEVICE, DIM, NOPE
 
 ROWS, TOKENS, CAPACITY = 96, 40, 64
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-LAUNCHERS = ((gather, "launch_gather"), (write, "launch_write"), (fill, "launch_fill"))
+LAUNCHERS = ((gather, "launch_gather"), (write, "launch_write"))
 LAYOUTS = [(start, width) for start in (0, 4, 16) for width in (DIM, 580, 640)]
 CASES = [
     (start, width, dtype, model)
@@ -64,22 +64,8 @@ def steps(capture: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def take(pool: Any, slots: Any, count: Any, out: Any, keys: Any) -> None:
     gather.gather_rows(pool, slots, count, out, 8)
-    new = new_keys(pool, slots, keys)
-    write.write_rows(new)
-    step = bound_fill(new, slots, count, out)
-    for _ in range(2):  # the second time by what the first one bound
-        step(new)
-
-
-def new_keys(pool: Any, slots: Any, keys: Any) -> write.NewKeys:
     nope, rope = keys[..., :NOPE], keys[..., NOPE:]
-    return write.NewKeys(pool, slots[:TOKENS].long(), nope, rope, top=0x7E, reserved=3)
-
-
-def bound_fill(new: write.NewKeys, slots: Any, count: Any, out: Any) -> fill.Fill:
-    rows: Any = SimpleNamespace(slots=slots, count=count)
-    found = rows_of.NewRows(new.slots, torch.arange(TOKENS, device=DEVICE).int())
-    return fill.Fill(found, rows, out, 8, new.pool.dtype, new.top, new.reserved)
+    write.write_rows(pool, slots[:TOKENS].long(), nope, rope, PoolFormat(pool.dtype, 0x7E, 3))
 
 
 @pytest.mark.parametrize("capture", [False, True], ids=["eager", "captured"])
@@ -105,19 +91,17 @@ def test_kept_kernels_write_what_ordinary_launches_write(
 
 
 def test_what_was_kept_on_one_stream_goes_to_the_one_that_is_current() -> None:
-    pool = laid_out(ROWS, 0, DIM, torch.float8_e4m3fn)
-    keys = torch.ones(TOKENS, 1, DIM, dtype=torch.bfloat16, device=DEVICE)
+    pool = torch.full((ROWS, 1, DIM), 0x38, dtype=torch.uint8, device=DEVICE)
+    fp8 = pool.view(torch.float8_e4m3fn)
     slots = torch.arange(4, 4 + CAPACITY, dtype=torch.int32, device=DEVICE)
     count = torch.tensor([TOKENS], dtype=torch.int32, device=DEVICE)
     out = torch.zeros(CAPACITY, 1, DIM, dtype=torch.bfloat16, device=DEVICE)
-    new = new_keys(pool, slots, keys)
-    step = bound_fill(new, slots, count, out)
     for _ in range(2):
-        step(new)
+        gather.gather_rows(fp8, slots, count, out, 8)
     out.zero_()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step(new)
+        gather.gather_rows(fp8, slots, count, out, 8)
     assert not out.any(), "it ran, and was not captured"
     graph.replay()
     assert (out[:TOKENS] == 1).all()

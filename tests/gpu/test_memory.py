@@ -92,7 +92,7 @@ def test_the_start_line_states_the_bytes_that_a_start_takes(
 def test_layers_graphs_and_backends_share_one_buffer() -> None:
     engine = Engine(Shape(layers=3))
     first, second = engine.make("flashinfer_mla_compact"), engine.make("flashinfer_mla_compact")
-    assert first._buffer.data_ptr() == second._buffer.data_ptr()
+    assert first._gathered.buffer.data_ptr() == second._gathered.buffer.data_ptr()
 
 
 def test_a_replay_allocates_nothing_and_200_leave_memory_as_it_was() -> None:

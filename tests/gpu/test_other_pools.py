@@ -100,7 +100,7 @@ def test_a_step_that_is_read_directly_is_as_close_to_float64_as_stock(
     stock, compact = engine.pair()
     step = make_step(engine, mode)
     actual = outputs(engine, compact, mode, step)
-    assert compact._reads_directly
+    assert compact._reading.name == "direct"
     expected = outputs(engine, stock, mode, step)
     exact = reference(engine, *step)
     for how, ours in actual.items():

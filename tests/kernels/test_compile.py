@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sglang.srt.layers.attention.flashinfer_mla_compact import direct
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
-    CONFIGS,
-    PLAIN,
-    Config,
-)
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct import attend
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct.configs import CONFIGS, PLAIN, Config
 
 from tests.kernels import aot
 from tests.kernels.conftest import Compiled
 
 PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
-SPLITS = f"{PACKAGE}.direct_splits"
+SPLITS = f"{PACKAGE}.direct.splits"
 POINTERS = {
     "q_nope": "*bf16",
     "q_rope": "*bf16",
@@ -41,15 +37,15 @@ TARGETS: list[Target] = [
     (card, config) for card, table in CONFIGS.items() for config in table.values()
 ] + [(card, PLAIN[blocks][rows]) for card, blocks in ((86, 1), (90, 2)) for rows in (16, 32)]
 KERNELS = {
-    "plain": "direct_kernels:attend_splits",
-    "mma": "direct_mma:attend_splits_mma",
-    "wgmma": "direct_wgmma_wide:attend_splits_wide",
+    "plain": "plain:attend_splits",
+    "mma": "mma:attend_splits_mma",
+    "wgmma": "wgmma:attend_splits_wgmma",
 }
 
 
 def attend_job(card: int, config: Config, heads: int, group: int = 1, codec: str = "") -> aot.Job:
     return aot.Job(
-        kernel=f"{PACKAGE}.{KERNELS[config.kernel]}",
+        kernel=f"{PACKAGE}.direct.kernels.{KERNELS[config.kernel]}",
         arch=card,
         types={**POINTERS, **dict.fromkeys(STRIDES, "i32"), "scale": "fp32"},
         constants={
@@ -139,7 +135,7 @@ def test_groups_of_tokens_spill_no_more_than_their_limits() -> None:
 def test_plan_and_merge_compile_for_the_oldest_and_the_newest_card() -> None:
     numbers = dict.fromkeys(("requests", "wave", "shortest", "out_token", "out_head"), "i32")
     types = {**POINTERS, **numbers, "token_splits": "*i32", "kv_indptr": "*i32"}
-    plan = {"GROUP": 4, "RAGGED": True, "TOKENS": 32, "BLOCK": direct.PLAN_BLOCK}
+    plan = {"GROUP": 4, "RAGGED": True, "TOKENS": 32, "BLOCK": attend.PLAN_BLOCK}
     merge = {"HEADS": 16, "GROUP": 1, "COLUMNS": 512, "EXPECTED": 16}
     merge |= {"WRITE_LSE": True}
     jobs = [

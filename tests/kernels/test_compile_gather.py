@@ -1,9 +1,10 @@
-"""The gather, row, write and filling kernels compile for every card that is served, and fit it."""
+"""The gather, row and write kernels compile for every card that is served, and fit it."""
 
 from __future__ import annotations
 
 import pytest
-from sglang.srt.layers.attention.flashinfer_mla_compact import gather, rows, write
+from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather, rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool import write
 
 from tests.kernels import aot
 from tests.kernels.conftest import Compiled
@@ -19,12 +20,10 @@ GATHER = {
 }
 TABLE = {"row_of_slot": "*i32", "stamps": "*i32", "stamp": "i32", "capacity": "i32"}
 STEP = {"indices": "*i32", "total": "*i32"}
-FIND = {"written": "*i64", "written_stride": "i32", "tokens": "i32", "found": "*i32"}
 BLOCK = {"BLOCK": rows.BLOCK}
 ROWS = {
     "claim_kernel": ({**STEP, "slots": "*i32", "count": "*i32", **TABLE}, BLOCK),
     "translate_kernel": ({**STEP, "row_of_slot": "*i32"}, BLOCK),
-    "find_kernel": ({**FIND, "slots": "*i32", **TABLE}, {"RESERVED": 0, **BLOCK}),
 }
 WRITE = {
     "pool": "*u8",
@@ -43,7 +42,7 @@ CASES: list[Case] = [
 def gather_job(card: int, out: str, e4m3: bool) -> aot.Job:
     constants = {"IS_E4M3": e4m3, "TILE": gather.ROWS_PER_TILE}
     types = {**GATHER, "out": out}
-    kernel = f"{PACKAGE}.gather:gather_rows_kernel"
+    kernel = f"{PACKAGE}.gather.gather:gather_rows_kernel"
     return aot.Job(
         kernel, card, types, constants, warps=gather.WARPS, stages=3, aligned=("pool_stride",)
     )
@@ -71,7 +70,7 @@ def test_gather_fits_its_card_and_needs_no_conversion(
 
 def test_row_kernels_compile_for_every_card() -> None:
     jobs = [
-        aot.Job(f"{PACKAGE}.rows:{kernel}", card, types, constants, 4, 3)
+        aot.Job(f"{PACKAGE}.gather.rows:{kernel}", card, types, constants, 4, 3)
         for card in CARDS
         for kernel, (types, constants) in ROWS.items()
     ]
@@ -84,32 +83,8 @@ def test_the_write_kernel_needs_no_conversion_and_no_memory_but_its_own(
 ) -> None:
     types = {**WRITE, "nope": "*bf16", "rope": "*bf16"}
     constants = {"IS_E4M3": e4m3, "TOP": 0x7F, "RESERVED": 0}
-    kernel = f"{PACKAGE}.write:write_rows_kernel"
+    kernel = f"{PACKAGE}.pool.write:write_rows_kernel"
     jobs = [aot.Job(kernel, card, types, constants, write.WARPS, 3) for card in CARDS]
     for card, report in zip(CARDS, aot.compile_all(jobs), strict=True):
         compiled(card, f"write, {name_of(e4m3)}", report)
         assert (report.spilled, report.shared, report.counts["decode"]) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("e4m3", [True, False])
-def test_the_filling_kernel_fits_its_card_and_needs_no_conversion(
-    compiled: Compiled, e4m3: bool
-) -> None:
-    strides = {f"{tensor}_stride": "i32" for tensor in ("written", "nope", "rope")}
-    types = {**GATHER, **strides, "written": "*i64", "found": "*i32"}
-    types |= dict.fromkeys(("nope", "rope", "out"), "*bf16")
-    constants = {
-        "IS_E4M3": e4m3,
-        "TOP": 0x7F,
-        "RESERVED": 0,
-        "TILE": gather.ROWS_PER_TILE,
-        "GATHERERS": 2112,
-    }
-    kernel, aligned = f"{PACKAGE}.fill:fill_rows_kernel", ("pool_stride",)
-    jobs = [
-        aot.Job(kernel, card, types, constants, gather.WARPS, 3, aligned=aligned) for card in CARDS
-    ]
-    for card, report in zip(CARDS, aot.compile_all(jobs), strict=True):
-        compiled(card, f"fill, {name_of(e4m3)}", report)
-        assert (report.spilled, report.counts["decode"]) == (0, 0)
-        assert report.shared <= aot.SHARED_LIMIT[card]

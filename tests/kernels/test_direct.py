@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 import triton
-from sglang.srt.layers.attention.flashinfer_mla_compact import direct, direct_configs, support
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
+from sglang.srt.layers.attention.flashinfer_mla_compact import policy
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct import attend as direct
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct import configs
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct.configs import (
     Config,
     codec_of,
 )
@@ -25,11 +27,11 @@ TOLERANCE = 2e-4
 
 def test_only_hopper_has_a_kernel_for_more_than_32_rows() -> None:
     cards = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)]
-    chosen = {card: direct_configs.configure(card, 64) for card in cards}
+    chosen = {card: configs.configure(card, 64) for card in cards}
     assert {card for card, config in chosen.items() if config.rows == 64} == {(9, 0)}
     assert chosen[9, 0].kernel == "wgmma"
-    assert {direct_configs.configure(card, 20).kernel for card in cards} == {"mma"}
-    assert direct_configs.configure((9, 0), 64, alone=True).rows == 32
+    assert {configs.configure(card, 20).kernel for card in cards} == {"mma"}
+    assert configs.configure((9, 0), 64, alone=True).rows == 32
 
 
 def test_cards_without_the_conversion_decode_e4m3_by_its_bits() -> None:
@@ -40,17 +42,17 @@ def test_cards_without_the_conversion_decode_e4m3_by_its_bits() -> None:
 
 def test_a_triton_without_gluon_runs_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mma", "wgmma"):
-        monkeypatch.delitem(direct_configs.KERNELS, name)
-    assert not direct_configs.builds_gluon()
+        monkeypatch.delitem(configs.KERNELS, name)
+    assert not configs.builds_gluon()
     for rows in (8, 32, 128):
-        configs = [direct_configs.configure(card, rows) for card in ((8, 9), (9, 0))]
-        assert [config.kernel for config in configs] == ["plain", "plain"]
-        assert configs[0].blocks < configs[1].blocks
+        small, large = (configs.configure(card, rows) for card in ((8, 9), (9, 0)))
+        assert (small.kernel, large.kernel) == ("plain", "plain")
+        assert small.blocks < large.blocks
 
 
 def test_support_names_a_triton_that_builds_the_kernels() -> None:
     installed = tuple(map(int, triton.__version__.split(".")[:2]))
-    assert direct_configs.builds_gluon() == (installed >= support.GLUON_TRITON)
+    assert configs.builds_gluon() == (installed >= policy.GLUON_TRITON)
 
 
 def run(
@@ -105,7 +107,7 @@ def test_splits_are_no_more_than_run_at_once_where_even_shares_would_be() -> Non
     lengths = torch.tensor([3200] * 5)
     config = Config(16, 32, 4, 3, None, 4, shortest=32)
     workspace = direct.make_workspace(16, 5, torch.device("cpu"), config=config)
-    _, wave = workspace.launch(5)
+    _, wave = workspace.shape(5)
     even = -(-int(lengths.sum()) // wave // 32) * 32
     assert int((-(-lengths // even)).sum()) > wave
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
@@ -115,8 +117,8 @@ def test_splits_are_no_more_than_run_at_once_where_even_shares_would_be() -> Non
 
 
 def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = [Config(16, 32, 4, 5, None, 1), Config(16, 32, 4, 3, None, 4, shortest=32)]
-    monkeypatch.setattr(direct, "configure", lambda card, rows, alone=False: configs[alone])
+    chosen = [Config(16, 32, 4, 5, None, 1), Config(16, 32, 4, 3, None, 4, shortest=32)]
+    monkeypatch.setattr(direct, "configure", lambda card, rows, alone=False: chosen[alone])
     step = make_step([300, 40], [1, 1], 16)
     workspace = direct.make_workspace(16, 2, torch.device("cpu"))
     direct.plan(workspace, step.offsets([300]))
@@ -132,7 +134,7 @@ def test_merge_needs_several_rounds() -> None:
     config = Config(16, 16, 4, 3, None, 16, shortest=16)
     workspace = direct.make_workspace(8, 2, torch.device("cpu"), config=config)
     direct.plan(workspace, step.offsets(step.lengths))
-    _, in_one_round = direct._merge_shape(workspace.launch(2)[1], 2)
+    _, in_one_round = direct._merge_shape(workspace.shape(2)[1], 2)
     assert int(workspace.token_splits[0, 1]) > in_one_round
     assert_close(run(step, config=config), step)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows, grid_programs
+from sglang.srt.layers.attention.flashinfer_mla_compact.gather.gather import (
+    gather_rows,
+    grid_programs,
+)
 
 # The interpreter itself does what numpy is about to forbid.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.gather import gather_rows
-from sglang.srt.layers.attention.flashinfer_mla_compact.write import NewKeys, top_code, write_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.gather.gather import gather_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool.format import PoolFormat, top_code
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool.write import write_rows
 from triton.runtime import interpreter
 
 from tests.kernels.reference import make_step
@@ -61,8 +62,8 @@ def test_keys_are_written_to_where_they_belong(make_pool: MakePool) -> None:
     high = first_high(BYTES)
     pool, keys = make_pool(high + 2), random_rows(3)
     slots = torch.tensor([high + 1, 1, high])
-    top = top_code(FP8, pool.device)
-    write_rows(NewKeys(pool, slots, keys[..., :512], keys[..., 512:], top, -1))
+    form = PoolFormat(FP8, top_code(FP8, pool.device), -1)
+    write_rows(pool, slots, keys[..., :512], keys[..., 512:], form)
     assert torch.equal(pool[slots].float(), keys.to(FP8).float())
 
 

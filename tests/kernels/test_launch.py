@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,105 +123,6 @@ def test_what_the_device_says_of_a_launch_is_not_hidden_by_another_launch() -> N
     with pytest.raises(RuntimeError, match="illegal memory access"):
         launch(4, BYTES)
     assert list(kernel.ways()) == ["ordinary", "compiled"]
-
-
-ROWS = BYTES.view(16, 16)
-
-
-def test_a_bound_launch_puts_each_tensor_and_its_stride_before_what_is_known() -> None:
-    kernel = Kernel()
-    bound = Launcher(kernel, 2).bind(5, "known", 7)
-    later = ROWS[1:]
-    for rows in (ROWS, later, ROWS, later):
-        bound(rows, BYTES)
-    assert kernel.launches == [
-        ("ordinary", (5,), ROWS, 16, BYTES, 1, "known", 7, 2),
-        ("compiled", (5, 1, 1), later, 16, BYTES, 1, "known", 7),
-        ("compiled", (5, 1, 1), ROWS, 16, BYTES, 1, "known", 7),
-        ("compiled", (5, 1, 1), later, 16, BYTES, 1, "known", 7),
-    ]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [BYTES[1:241].view(15, 16), ROWS.view(-1)[8:-8].view(15, 16), ROWS.view(torch.int8), ROWS[::3]],
-    ids=["odd start", "half aligned", "dtype", "stride"],
-)
-@pytest.mark.parametrize("place", range(3))
-def test_a_bound_launch_of_another_kind_is_compiled_for_anew(
-    other: torch.Tensor, place: int
-) -> None:
-    kernel = Kernel()
-    bound = Launcher(kernel, 2).bind(5)
-    tensors = 3 * [ROWS]
-    others = [*tensors[:place], other, *tensors[place + 1 :]]
-    for layer in (tensors, tensors, others, others, others, tensors):
-        bound(*layer)
-    assert list(kernel.ways()) == 2 * ["ordinary", "compiled"] + 2 * ["compiled"]
-
-
-def test_bound_launches_share_what_was_compiled() -> None:
-    kernel = Kernel()
-    launcher = Launcher(kernel, 2)
-    for programs in (5, 7):
-        launcher.bind(programs, 3)(ROWS)
-    assert kernel.launches[1:] == [("compiled", (7, 1, 1), ROWS, 16, 3)]
-
-
-@pytest.mark.parametrize("known", [BYTES[1:], BYTES.view(torch.int8), 4])
-def test_bound_launches_that_know_other_arguments_are_compiled_for_anew(known: Any) -> None:
-    kernel = Kernel()
-    launcher = Launcher(kernel, 2)
-    for last in 2 * [BYTES, known]:
-        launcher.bind(5, last)(ROWS)
-    assert list(kernel.ways()) == ["ordinary", "ordinary", "compiled", "compiled"]
-
-
-def test_what_is_known_is_looked_at_until_it_was_launched_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks: list[Any] = []
-    monkeypatch.setattr(f"{Launcher.__module__}.specialised", looks.append)
-    bound = Launcher(Kernel(), 2).bind(4, "known")
-    for _ in range(5):
-        bound(ROWS)
-    assert looks.count("known") == 2
-
-
-def test_what_the_device_says_of_a_bound_launch_is_not_hidden_by_another_launch() -> None:
-    kernel = Kernel()
-    bound = Launcher(kernel, 2).bind(4)
-    for _ in range(2):
-        bound(ROWS)
-    kernel.result.error = RuntimeError("Triton Error [CUDA]: an illegal memory access")
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        bound(ROWS)
-    assert list(kernel.ways()) == ["ordinary", "compiled", "compiled"]
-
-
-def test_a_bound_launch_keeps_no_tensor_of_a_layer_alive() -> None:
-    kernel = Kernel()
-    bound = Launcher(kernel, 2).bind(4, BYTES)
-    for _ in range(3):
-        layer = ROWS.clone()
-        bound(layer)
-        kernel.launches.clear()
-        kept = weakref.ref(layer)
-        del layer
-        assert kept() is None
-
-
-def test_a_bound_launch_is_ordinary_where_a_kept_one_is_not_possible() -> None:
-    wants_others = Kernel(TypeError("function takes exactly 3 arguments (2 given)"))
-    not_by_grid = Kernel()
-    not_by_grid.result = object()
-    for kernel in (wants_others, not_by_grid, Kernel(interpreted=True)):
-        bound = Launcher(kernel, 2).bind(4)
-        for _ in range(4):
-            bound(ROWS)
-        ways = list(kernel.ways())
-        assert ways.count("ordinary") == 4
-        assert ways.count("compiled") <= 1, "what failed once is not tried each time"
 
 
 arguments = st.one_of(

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.rows import BLOCK, CompactRows, SlotTable
+from sglang.srt.layers.attention.flashinfer_mla_compact.gather.rows import (
+    BLOCK,
+    CompactRows,
+    SlotTable,
+)
 
 # The interpreter itself does what numpy is about to forbid.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -124,48 +128,4 @@ def test_addresses_never_change() -> None:
     rows = new_rows()
     before = (rows.slots.data_ptr(), rows.count.data_ptr())
     claim(rows, [3, 3, 4])
-    rows.find(torch.tensor([4]), -1)
     assert (rows.slots.data_ptr(), rows.count.data_ptr()) == before
-
-
-def test_new_tokens_find_the_rows_of_their_slots_which_are_inverted_there() -> None:
-    rows = new_rows()
-    prefix = shuffled(6, BLOCK + 3)
-    got, _ = claim(rows, [*prefix, 4990, 4991, *prefix, 4992])
-    new = rows.find(torch.tensor([4990, 4991, 4992]), -1)
-    assert new.rows.tolist() == got[[BLOCK + 3, BLOCK + 4, -1]].tolist()
-    assert rows.slots[new.rows.long()].tolist() == [~4990, ~4991, ~4992]
-    known = torch.ones(int(rows.count), dtype=torch.bool)
-    known[new.rows.long()] = False
-    assert sorted(rows.slots[: len(known)][known].tolist()) == sorted(prefix)
-
-
-@pytest.mark.parametrize("written", [[7], [40], [0], [9, 0, 7]], ids=str)
-def test_a_token_whose_slot_the_step_does_not_read_finds_no_row(written: list[int]) -> None:
-    """One of the last step, one never read, the reserved one, and those beside one that is read."""
-    rows = new_rows()
-    claim(rows, [7, 8])
-    got, _ = claim(rows, [8, 9, 0])
-    new = rows.find(torch.tensor(written), 0)
-    assert new.rows.tolist() == [int(got[1]) if slot == 9 else -1 for slot in written]
-    assert sorted(rows.slots[:3].tolist()) == sorted([8, ~9 if 9 in written else 9, 0])
-
-
-def test_slots_of_new_tokens_may_lie_apart_and_be_none() -> None:
-    rows = new_rows()
-    got, _ = claim(rows, list(range(20)))
-    apart = torch.arange(60)[::3][:7]
-    assert rows.find(apart, -1).rows.tolist() == [
-        int(got[slot]) if slot < 20 else -1 for slot in apart
-    ]
-    assert rows.find(apart[:0], -1).rows.tolist() == []
-
-
-def test_a_new_token_finds_no_row_past_the_end() -> None:
-    rows = new_rows(capacity=5)
-    whole = torch.full((5 + 64,), STALE, dtype=torch.int32)
-    rows.slots = whole[:5]
-    got, _ = claim(rows, list(range(12)))
-    found = rows.find(torch.arange(12), -1).rows
-    assert found.tolist() == [row if row < 5 else -1 for row in got.tolist()]
-    assert (whole[5:] == STALE).all()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.write import NewKeys, top_code, write_rows
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool.format import PoolFormat, top_code
+from sglang.srt.layers.attention.flashinfer_mla_compact.pool.write import write_rows
 
 # The interpreter itself does what numpy is about to forbid.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -34,7 +35,8 @@ def write(
     rope: torch.Tensor,
     reserved: int = -1,
 ) -> None:
-    write_rows(NewKeys(pool, slots, nope, rope, top_code(pool.dtype, pool.device), reserved))
+    top = top_code(pool.dtype, pool.device)
+    write_rows(pool, slots, nope, rope, PoolFormat(pool.dtype, top, reserved))
 
 
 def wrong_bytes(actual: torch.Tensor, expected: torch.Tensor) -> list[list[int]]:
@@ -59,7 +61,8 @@ def test_too_large_becomes_the_code_that_this_torch_uses(top: int) -> None:
     keys[..., :6] = torch.tensor([464.0, 466.0, 480.0, -3e38, float("inf"), float("nan")])
     pool = empty_pool(1, torch.float8_e4m3fn)
     slots = torch.zeros(1, dtype=torch.int64)
-    write_rows(NewKeys(pool, slots, keys[..., :NOPE], keys[..., NOPE:], top, -1))
+    form = PoolFormat(pool.dtype, top, -1)
+    write_rows(pool, slots, keys[..., :NOPE], keys[..., NOPE:], form)
     *codes, nan, plain = pool.view(torch.uint8)[0, 0, :7].tolist()
     assert codes == [0x7E, top, top, 0x80 | top, top]
     assert (nan & 0x7F, plain) == (0x7F, 0x7E)

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAMultiStepDraftBackend
-from sglang.srt.layers.attention.flashinfer_mla_compact.backend import (
-    FlashInferMLACompactAttnBackend,
-)
-from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows
-from sglang.srt.layers.attention.flashinfer_mla_compact.rows import SlotTable
+
+from .backend import FlashInferMLACompactAttnBackend
+from .gather.rows import SlotTable
+from .upstream.pools import pool_rows
 
 
 class DraftStep(FlashInferMLACompactAttnBackend):

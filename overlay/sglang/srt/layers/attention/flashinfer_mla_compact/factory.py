@@ -6,8 +6,10 @@ import logging
 from typing import Any
 
 from sglang.srt.layers.attention.attention_registry import create_flashinfer_backend
-from sglang.srt.layers.attention.flashinfer_mla_compact import registration, support
-from sglang.srt.layers.attention.flashinfer_mla_compact.facts import pool_rows, runner_facts
+
+from . import policy, registration, support
+from .upstream.pools import pool_rows
+from .upstream.runner import runner_facts
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +26,7 @@ def create_backend(runner: Any) -> Any:
     registration.register()
     if not _is_compact(runner):
         return create_flashinfer_backend(runner)
-    from sglang.srt.layers.attention.flashinfer_mla_compact.backend import (
-        FlashInferMLACompactAttnBackend,
-    )
+    from .backend import FlashInferMLACompactAttnBackend
 
     backend = FlashInferMLACompactAttnBackend(runner)
     _announce(runner, [backend])
@@ -39,9 +39,7 @@ def create_draft_decode_backend(draft: Any) -> Any:
     runner = draft.draft_model_runner
     arguments = (runner, draft.topk, draft.speculative_num_steps)
     if _is_compact(runner):
-        from sglang.srt.layers.attention.flashinfer_mla_compact.draft import (
-            FlashInferMLACompactMultiStepDraftBackend,
-        )
+        from .draft import FlashInferMLACompactMultiStepDraftBackend
 
         backend = FlashInferMLACompactMultiStepDraftBackend(*arguments)
         _announce(runner, backend.attn_backends)
@@ -61,7 +59,7 @@ def _is_compact(runner: Any) -> bool:
     """Whether the runner's pool is read compactly; refuses what can't be served."""
     if not runner.use_mla_backend:
         return False
-    settings = support.read_settings()
+    settings = policy.read_settings()
     facts = runner_facts(runner)
     if settings.strategy == "stock" or not support.casts_keys(facts):
         logger.info(
@@ -88,7 +86,7 @@ def _announce(runner: Any, steps: list[Any]) -> None:
         support.VERSION,
         facts.pool_dtype,
         rows,
-        support.capacity_rows(rows, support.read_settings()),
+        policy.capacity_rows(rows, policy.read_settings()),
         *(_held_bytes(steps, part) for part in ("buffer", "slots", "claims", "splits")),
         *steps[0].decode_strategy,
     )

@@ -35,30 +35,22 @@ class Launcher:
         self._num_warps = num_warps
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
-    def bind(self, programs: int, *known: Any) -> Bound:
-        """Launches on a grid of [programs] whose last arguments are always `known`."""
-        return Bound(self, programs, known)
-
-    def __call__(self, programs: int, *arguments: Any) -> Any:
+    def __call__(self, programs: int, *arguments: Any) -> None:
         """Launch on a grid of [programs], on the device of the tensors, which must be current.
 
         Args:
             arguments: all of the kernel's, its constants among them, in its order; first a tensor.
-
-        Returns:
-            The compiled kernel that was launched by itself; None if the launch was an ordinary one.
         """
         kind = (arguments[0].get_device(), *[specialised(argument) for argument in arguments])
         compiled = self._compiled.get(kind)
         if compiled is not None:
             try:
                 compiled[(programs, 1, 1)](*arguments)
-                return compiled
+                return
             except TypeError:  # raised before the launch, as arguments are unpacked
                 self._compiled[kind] = None
         compiled = self._kernel[(programs,)](*arguments, num_warps=self._num_warps)
         self._compiled.setdefault(kind, compiled)
-        return None
 
 
 def specialised(argument: Any) -> Any:
@@ -66,39 +58,3 @@ def specialised(argument: Any) -> Any:
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     return argument
-
-
-class Bound:
-    """Launches that differ from layer to layer in a few tensors, and are on one device.
-
-    What is known is not looked at again: a host that comes to a launch once a layer finds nothing
-    of it in its caches, and pays for every argument.
-
-    Args:
-        launcher: of the kernel.
-        programs: of each launch.
-        known: the kernel's last arguments.
-    """
-
-    def __init__(self, launcher: Launcher, programs: int, known: tuple[Any, ...]) -> None:
-        self._launcher = launcher
-        self._programs = programs
-        self._known = known
-        self._runs: dict[tuple[Any, ...], Any] = {}
-
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        """Launch with each of `tensors` and its stride between rows before what is known."""
-        first: list[Any] = []
-        looks: list[Any] = []
-        for tensor in tensors:
-            stride = tensor.stride(0)
-            first += (tensor, stride)
-            looks += (tensor.dtype, tensor.data_ptr() % 16 == 0, stride)
-        kind = tuple(looks)
-        run = self._runs.get(kind)
-        if run is not None:
-            run(*first, *self._known)
-            return
-        compiled = self._launcher(self._programs, *first, *self._known)
-        if compiled is not None:
-            self._runs[kind] = compiled[(self._programs, 1, 1)]

@@ -15,7 +15,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.support import BUFFER_VARIABLE, NAME
+
+from .policy import BUFFER_VARIABLE
+from .support import NAME
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +59,11 @@ def counters(labels: tuple[str, ...]) -> Counters:
     )
 
 
-class Watch:
-    """Counts the steps of one backend, and tells when it falls back.
+class StepCounter:
+    """Counts the steps of one backend, and logs when it falls back.
 
     Args:
-        labels: of its counters, from `facts.metric_labels`; None where metrics are off.
+        labels: of its counters, from `runner.metric_labels`; None where metrics are off.
         device: where the backend's numbers are.
     """
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.support import NAME
+from .support import NAME
 
 BACKEND_CLASS = "FlashInferMLACompactAttnBackend"  # DFLASH tells backends by their class's name
 
@@ -32,9 +32,9 @@ def register() -> None:
     """Register the name; a second call changes nothing.
 
     Raises:
-        RuntimeError: one of sglang's doors is gone; nothing is registered then.
+        RuntimeError: a place to register is gone from sglang; nothing is registered then.
     """
-    # What a release need not have. Where it is there, its doors have to be there as well.
+    # What a release need not have. Where it is there, so are its places to register.
     features = {_DFLASH: _dflash, _SARVAM: _sarvam}
     steps = [_deepseek(), *(find() for name, find in features.items() if _is_there(name))]
     for step in steps:
@@ -42,11 +42,11 @@ def register() -> None:
 
 
 def _deepseek() -> Step:
-    deepseek = _door(_HANDLERS, "AttentionBackendRegistry")
+    deepseek = _find(_HANDLERS, "AttentionBackendRegistry")
     # This handler passes the name "flashinfer" on, which settles one-shot and ragged prefill too.
-    deepseek_handler = _door(_HANDLERS, "handle_attention_flashinfer")
+    deepseek_handler = _find(_HANDLERS, "handle_attention_flashinfer")
     reader = _ABSORBED if _is_there(_ABSORBED) else _ABSORBED_IN_MODEL
-    separate_rope = _door(reader, "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS")
+    separate_rope = _find(reader, "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS")
 
     def step() -> None:
         deepseek.register(NAME, deepseek_handler)
@@ -58,7 +58,7 @@ def _deepseek() -> Step:
 
 def _dflash() -> Step:
     dflash: Any = _module(_DFLASH)
-    unmasked = _door(_DFLASH, "_DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS")
+    unmasked = _find(_DFLASH, "_DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS")
 
     def step() -> None:
         dflash._DFLASH_VERIFY_SKIP_CUSTOM_MASK_BACKENDS = unmasked | {BACKEND_CLASS}
@@ -67,8 +67,8 @@ def _dflash() -> Step:
 
 
 def _sarvam() -> Step:
-    sarvam = _door(_SARVAM, "AttentionBackendRegistry")
-    sarvam_handler = _door(_SARVAM, "_handle_separate_rope_backend")
+    sarvam = _find(_SARVAM, "AttentionBackendRegistry")
+    sarvam_handler = _find(_SARVAM, "_handle_separate_rope_backend")
 
     def step() -> None:
         sarvam.register(NAME, sarvam_handler)
@@ -80,7 +80,7 @@ def _is_there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _door(module: str, symbol: str) -> Any:
+def _find(module: str, symbol: str) -> Any:
     try:
         return getattr(_module(module), symbol)
     except AttributeError:

@@ -15,50 +15,12 @@ VERSION = "0.1.0"
 KV_LORA_RANK = 512
 QK_ROPE_HEAD_DIM = 64
 HEAD_DIM = KV_LORA_RANK + QK_ROPE_HEAD_DIM
-COMPACT_ITEM_BYTES = 2  # the model's dtype: bfloat16 or float16
-COMPACT_ROW_BYTES = HEAD_DIM * COMPACT_ITEM_BYTES
 
 FP8_DTYPES = ("float8_e4m3fn", "float8_e5m2")
 UNCAST_DTYPES = ("bfloat16", "float16")
 
-STRATEGY_VARIABLE = "SGLANG_MLA_COMPACT_STRATEGY"
-BUFFER_VARIABLE = "SGLANG_MLA_COMPACT_BUFFER_MIB"
-STRATEGIES = ("auto", "gather", "direct", "stock")
-DEFAULT_BUFFER_MIB = 1024
 EXPERIMENTAL_VARIABLE = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
 PLAN_STREAM_VARIABLE = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
-
-# Up to how many query heads of a rank direct reading beat gather-then-attend at every measured
-# load (None: any number), and what that rests on. A card takes the newest entry that is not newer
-# than itself; one that has none gathers, which is what was compared bit for bit.
-_WITHOUT_WGMMA = (
-    "faster than gather at every load of bench/results/kernels.json, as built for cards without "
-    "wgmma and run on an H200"
-)
-DIRECT_HEADS: dict[tuple[int, int], tuple[int | None, str]] = {
-    (8, 9): (None, _WITHOUT_WGMMA),
-    (9, 0): (None, "faster than gather at every load of bench/results/kernels.json, on an H200"),
-    (10, 0): (None, _WITHOUT_WGMMA),
-}
-# The same for the kernel in plain Triton, which takes the place of the others where the installed
-# Triton is older than GLUON_TRITON.
-PLAIN_HEADS = (32, "faster than gather where it was timed, in plain Triton on an H200")
-GLUON_TRITON = (3, 6)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The operator's choices, read from the environment.
-
-    Attributes:
-        strategy: "auto" picks; "gather" casts the active rows into the compact buffer and runs
-            FlashInfer on it; "direct" reads FP8 rows in a kernel of its own; "stock" puts the name
-            back on sglang's own FlashInfer MLA backend.
-        buffer_mib: the most memory, in MiB, that the compact buffer may take.
-    """
-
-    strategy: str = "auto"
-    buffer_mib: int = DEFAULT_BUFFER_MIB
 
 
 @dataclass(frozen=True)
@@ -91,22 +53,6 @@ class Facts:
     plan_stream: bool = False
 
 
-def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Read the two variables; ValueError with one sentence when a value is not one of theirs."""
-    strategy = environment.get(STRATEGY_VARIABLE, "auto")
-    if strategy not in STRATEGIES:
-        raise ValueError(
-            f"{STRATEGY_VARIABLE}={strategy!r} is not a strategy: "
-            f"use one of {', '.join(STRATEGIES)}."
-        )
-    mib = environment.get(BUFFER_VARIABLE, str(DEFAULT_BUFFER_MIB))
-    if not mib.isdecimal() or int(mib) == 0:
-        raise ValueError(
-            f"{BUFFER_VARIABLE}={mib!r} is not a size: give a whole number of MiB, at least 1."
-        )
-    return Settings(strategy, int(mib))
-
-
 def allows_experimental(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether FlashInfer, from 0.7 on, would choose an experimental backend in this environment."""
     return environment.get(EXPERIMENTAL_VARIABLE) == "1"
@@ -115,58 +61,6 @@ def allows_experimental(environment: Mapping[str, str] = os.environ) -> bool:
 def has_plan_stream(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether sglang plans speculative steps on a stream of their own; read as sglang reads it."""
     return environment.get(PLAN_STREAM_VARIABLE, "").lower() in ("true", "1", "yes", "y")
-
-
-def capacity_rows(pool_rows: int, settings: Settings) -> int:
-    """Rows of the compact buffer: as many as the budget holds, never more than the pool has.
-
-    No step can need more than the pool's own rows, since rows that requests share are stored once.
-    """
-    return min(pool_rows, settings.buffer_mib * 2**20 // COMPACT_ROW_BYTES)
-
-
-def decode_strategy(
-    pool_rows: int,
-    settings: Settings,
-    capability: tuple[int, int] | None,
-    heads: int | None,
-    *,
-    plain: bool = False,
-) -> tuple[str, str]:
-    """How decode reads its keys, "gather" or "direct", and why.
-
-    Args:
-        pool_rows: rows of a layer of the pool.
-        settings: the operator's choices.
-        capability: the device's compute capability, None where it is not known.
-        heads: query heads of a rank, None where they are not known.
-        plain: direct reading has only its kernel in plain Triton.
-    """
-    capacity = capacity_rows(pool_rows, settings)
-    if capacity < pool_rows:
-        # A captured decode can't be called off when its rows do not fit.
-        return "direct", f"the compact buffer holds {capacity} of the pool's {pool_rows} rows"
-    if settings.strategy != "auto":
-        return settings.strategy, f"{STRATEGY_VARIABLE}={settings.strategy}"
-    return _measured_strategy(capability, heads, plain)
-
-
-def _measured_strategy(
-    capability: tuple[int, int] | None, heads: int | None, plain: bool
-) -> tuple[str, str]:
-    if capability is None:
-        return "gather", "as on a card that is not measured; none is seen here"
-    known = [card for card in DIRECT_HEADS if card <= capability]
-    if not known:
-        return "gather", "direct reading is not measured on this card; gather equals stock's bits"
-    most, measured = PLAIN_HEADS if plain else DIRECT_HEADS[max(known)]
-    if most is None:
-        return "direct", measured
-    if heads is None:
-        return "gather", f"how many heads a rank has is not known; up to {most} are read directly"
-    if heads > most:
-        return "gather", f"{heads} heads a rank are more than the {most} that are read directly"
-    return "direct", f"{heads} heads a rank: {measured}"
 
 
 def casts_keys(facts: Facts) -> bool:

@@ -1,21 +1,10 @@
 """The attention kernel of the direct path for Hopper, 64 query rows: same arguments and numbers as
-`direct_kernels.attend_splits`.
+`plain.attend_splits`.
 
-Of three warpgroups one makes weights (`direct_wgmma_scores`), two decode tiles and add up values:
+Of three warpgroups one makes weights (`wgmma_scores`), two decode tiles and add up values:
 what a tile waits for is done while another one is worked on, which eight warps in step can't.
 """
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import (
-    item_rows,
-    lift_query,
-    load_query,
-    load_slots,
-    power_of_two,
-)
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wgmma_scores import (
-    TILE,
-    weigh_tiles,
-)
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -25,22 +14,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ..triton_release import reinterpret
+from ..work import ITEM_BEGIN, ITEM_END, ITEM_FIELDS, ITEM_FIRST_SLOT, ITEM_PART, NOPE, ROPE
+from .codecs import WORDS
+from .gluon import item_rows, lift_query, load_query, load_slots, power_of_two
+from .wgmma_scores import TILE, weigh_tiles
+
 WARPS = gl.constexpr(8)  # that decode and add; four more make weights
 # A thread of the four; the eight have what is left of the SM's. Neither spills within its loop.
 SCORE_REGISTERS = gl.constexpr(104)
 VALUE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 2], [16, 256, 16]))
 VALUE_HEAD = gl.constexpr(gl.SliceLayout(1, VALUE))
 COLUMN = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [8, 1], [1, 0]))
-# A word holds four codes; its float16 values leave one by one, which costs no instruction.
-_E4M3 = gl.constexpr(
-    "{ .reg .b16 low, high; .reg .b32 front, back; mov.b32 {low, high}, $4;"
-    " cvt.rn.f16x2.e4m3x2 front, low; cvt.rn.f16x2.e4m3x2 back, high;"
-    " mov.b32 {$0, $1}, front; mov.b32 {$2, $3}, back; }"
-)
-_E5M2 = gl.constexpr(
-    "{ .reg .b32 front, back; prmt.b32 front, $4, 0, 0x1404; prmt.b32 back, $4, 0, 0x3424;"
-    " mov.b32 {$0, $1}, front; mov.b32 {$2, $3}, back; }"
-)
+_E4M3 = gl.constexpr(WORDS["e4m3"])
+_E5M2 = gl.constexpr(WORDS["e5m2"])
+# A row as words of four codes.
+_WORDS = gl.constexpr(NOPE.value // 4)
+_ROPE_WORDS = gl.constexpr(ROPE.value // 4)
 
 
 @gluon.jit
@@ -95,9 +85,9 @@ def _load_words(pool, slot, pool_row, LAYOUT: gl.constexpr):
 def _load_tile(rows, start, end):
     """The codes of a tile, from slots that were loaded before, and the slots of the next one."""
     pool, slots, pool_row, slot = rows
-    nope = _load_words(pool, slot, pool_row, _raw_layout(128))
-    rope = _load_words(pool + 128, slot, pool_row, _raw_layout(16))
-    return nope, rope, load_slots(slots, start + TILE, end - 1, TILE, _raw_layout(128))
+    nope = _load_words(pool, slot, pool_row, _raw_layout(_WORDS))
+    rope = _load_words(pool + _WORDS, slot, pool_row, _raw_layout(_ROPE_WORDS))
+    return nope, rope, load_slots(slots, start + TILE, end - 1, TILE, _raw_layout(_WORDS))
 
 
 @gluon.jit
@@ -111,14 +101,14 @@ def _store_tile(nope, rope, tiles, full, buffer, CODEC: gl.constexpr):
 
 @gluon.jit
 def _ready_queries(query, work, queries, ready, HEADS: gl.constexpr):
-    NOPE: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
-    ROPE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    LATENT: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
+    ROTARY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     q_nope, q_rope, nope_token, nope_head, rope_token, rope_head, scale = query
     item, tile, _, _ = work
     nope, rope, scales = queries
     nope_halves, rope_halves, exponent = lift_query(
-        load_query(q_nope, nope_token, nope_head, item, tile, HEADS, TILE, 512, NOPE),
-        load_query(q_rope, rope_token, rope_head, item, tile, HEADS, TILE, 64, ROPE),
+        load_query(q_nope, nope_token, nope_head, item, tile, HEADS, TILE, NOPE, LATENT),
+        load_query(q_rope, rope_token, rope_head, item, tile, HEADS, TILE, ROPE, ROTARY),
     )
     nope.store(nope_halves)
     rope.store(rope_halves)
@@ -131,15 +121,15 @@ def _ready_queries(query, work, queries, ready, HEADS: gl.constexpr):
 def _store_values(acc, keys, results, item, tile, HEADS: gl.constexpr, GROUP: gl.constexpr):
     partial, out, out_token, out_head = results
     # By way of the tiles' place: an instruction would store parts of eight rows.
-    lines = keys._reinterpret(gl.float32, [TILE, 512], gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
+    lines = reinterpret(keys, gl.float32, [TILE, NOPE], gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
     lines.store(acc)
     result = lines.load(COLUMN)
-    col = gl.arange(0, 512, gl.SliceLayout(0, COLUMN))[None, :]
+    col = gl.arange(0, NOPE, gl.SliceLayout(0, COLUMN))[None, :]
     local, head, live, token = item_rows(item, tile, HEADS, TILE, gl.SliceLayout(1, COLUMN))
-    place = gl.load(item + 6)
+    place = gl.load(item + ITEM_PART)
     if place >= 0:
         first = place.to(gl.int64) * (GROUP * HEADS)
-        part = partial + ((first + local * HEADS + head) * 512)[:, None]
+        part = partial + ((first + local * HEADS + head) * NOPE)[:, None]
         gl.store(part + col, result, mask=live[:, None])
     else:
         row = out + (token * out_token + head * out_head)[:, None]
@@ -162,13 +152,13 @@ def _add_tiles(
     queries, tiles, shares, barriers = shared
     weights, decays = shares
     ready, full, weighed, added = barriers
-    slot = load_slots(slots, begin, end - 1, TILE, _raw_layout(128))
+    slot = load_slots(slots, begin, end - 1, TILE, _raw_layout(_WORDS))
     _ready_queries(query, work, queries, ready, HEADS)
     nope, rope, slot = _load_tile((pool, slots, pool_row, slot), begin, end)
     _store_tile(nope, rope, tiles, full, 0, CODEC)
     # Not before the fence of the tile before, which waits for loads that are under way.
     nope, rope, slot = _load_tile((pool, slots, pool_row, slot), begin + TILE, end)
-    acc = gl.zeros([TILE, 512], gl.float32, VALUE)
+    acc = gl.zeros([TILE, NOPE], gl.float32, VALUE)
     done = 0
     for start in range(begin, end, TILE):
         buffer = done & 1
@@ -189,7 +179,7 @@ def _add_tiles(
 
 
 @gluon.jit
-def attend_splits_wide(
+def attend_splits_wgmma(
     q_nope,
     q_rope,
     pool,
@@ -222,15 +212,15 @@ def attend_splits_wide(
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     tile = gl.program_id(0)
     index = gl.program_id(1)
-    item = items + index * 8
-    begin = gl.load(item + 3)
-    end = gl.load(item + 4)
+    item = items + index * ITEM_FIELDS
+    begin = gl.load(item + ITEM_BEGIN)
+    end = gl.load(item + ITEM_END)
     if (index >= gl.load(item_count)) | (begin >= end):
         return
-    nope = gl.allocate_shared_memory(gl.float16, [TILE, 512], HALVES)
-    rope = gl.allocate_shared_memory(gl.float16, [TILE, 64], HALVES)
-    keys = gl.allocate_shared_memory(gl.float16, [2, TILE, 512], HALVES)
-    rope_keys = gl.allocate_shared_memory(gl.float16, [2, TILE, 64], HALVES)
+    nope = gl.allocate_shared_memory(gl.float16, [TILE, NOPE], HALVES)
+    rope = gl.allocate_shared_memory(gl.float16, [TILE, ROPE], HALVES)
+    keys = gl.allocate_shared_memory(gl.float16, [2, TILE, NOPE], HALVES)
+    rope_keys = gl.allocate_shared_memory(gl.float16, [2, TILE, ROPE], HALVES)
     weights = gl.allocate_shared_memory(gl.float16, [TILE, TILE], HALVES)
     scales = gl.allocate_shared_memory(gl.float32, [TILE], FLOATS)
     decays = gl.allocate_shared_memory(gl.float32, [TILE], FLOATS)
@@ -250,7 +240,7 @@ def attend_splits_wide(
     barriers = (others.index(0), full, others.index(1), others.index(2))
     results = (partial, out, out_token, out_head)
     pool = pool.to(gl.pointer_type(gl.int32))
-    slots += gl.load(item + 2)
+    slots += gl.load(item + ITEM_FIRST_SLOT)
     row = pool_row // 4
     shared = (queries, tiles, shares, barriers)
     gl.warp_specialize(

@@ -3,18 +3,29 @@
 import triton
 import triton.language as tl
 
-# An item is one split of one group of query tokens: first token, tokens, first slot, begin and
-# end of the split, KV length that the last token sees, partial result (-1: none), zero.
-ITEM_FIELDS = 8
-# A query token's entry: first partial result, number of splits, place in its group, unused.
-TOKEN_FIELDS = 4
+from .work import (
+    ITEM_BEGIN,
+    ITEM_END,
+    ITEM_FIELDS,
+    ITEM_FIRST_SLOT,
+    ITEM_LENGTH,
+    ITEM_PART,
+    ITEM_QUERY,
+    ITEM_TOKENS,
+    NOPE,
+    TOKEN_FIELDS,
+    TOKEN_FIRST_PART,
+    TOKEN_PLACE,
+    TOKEN_SPLITS,
+)
+
 _CHUNKS = tl.constexpr(32)  # sizes of a split that are tried, in steps of a 16th
 
 
 @triton.jit
 def _add_round(partial, partial_lse, place, live, col, acc, top, total):
     part_lse = tl.load(partial_lse + place, mask=live, other=float("-inf"))
-    part = tl.load(partial + (place * 512)[:, None] + col[None, :], mask=live[:, None], other=0.0)
+    part = tl.load(partial + (place * NOPE)[:, None] + col[None, :], mask=live[:, None], other=0.0)
     new_top = tl.maximum(top, tl.max(part_lse, 0, keep_dims=True))
     shift = tl.where(new_top == float("-inf"), 0.0, new_top)
     decay = tl.exp2(top - shift)
@@ -45,10 +56,10 @@ def merge_splits(
     """
     token = tl.program_id(0)
     head = tl.program_id(1)
-    entry = token_splits + token * 4
-    first = tl.load(entry).to(tl.int64)
-    splits = tl.load(entry + 1)
-    row = tl.load(entry + 2) * HEADS + head
+    entry = token_splits + token * TOKEN_FIELDS
+    first = tl.load(entry + TOKEN_FIRST_PART).to(tl.int64)
+    splits = tl.load(entry + TOKEN_SPLITS)
+    row = tl.load(entry + TOKEN_PLACE) * HEADS + head
     if splits == 1:
         return
     col = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -162,14 +173,14 @@ def plan_splits(
         begin = (index % splits) * width
         tokens = tl.minimum(queries - group * GROUP, GROUP)
         limit = tl.maximum(length - queries + group * GROUP + tokens, 0)
-        item = items + (first_item + index) * 8
-        tl.store(item, query + group * GROUP, mask=live)
-        tl.store(item + 1, tokens, mask=live)
-        tl.store(item + 2, first_slot + tl.zeros_like(index), mask=live)
-        tl.store(item + 3, begin, mask=live)
-        tl.store(item + 4, tl.minimum(begin + width, limit), mask=live)
-        tl.store(item + 5, limit, mask=live)
-        tl.store(item + 6, tl.where(limit > width, first_partial + index, -1), mask=live)
+        item = items + (first_item + index) * ITEM_FIELDS
+        tl.store(item + ITEM_QUERY, query + group * GROUP, mask=live)
+        tl.store(item + ITEM_TOKENS, tokens, mask=live)
+        tl.store(item + ITEM_FIRST_SLOT, first_slot + tl.zeros_like(index), mask=live)
+        tl.store(item + ITEM_BEGIN, begin, mask=live)
+        tl.store(item + ITEM_END, tl.minimum(begin + width, limit), mask=live)
+        tl.store(item + ITEM_LENGTH, limit, mask=live)
+        tl.store(item + ITEM_PART, tl.where(limit > width, first_partial + index, -1), mask=live)
 
     for start in range(0, queries, BLOCK):
         index = start + tl.arange(0, BLOCK)
@@ -177,7 +188,7 @@ def plan_splits(
         group = index // GROUP
         tokens = tl.minimum(queries - group * GROUP, GROUP)
         limit = tl.maximum(length - queries + group * GROUP + tokens, 0)
-        entry = token_splits + (query + index) * 4
-        tl.store(entry, first_partial + group * splits, mask=live)
-        tl.store(entry + 1, tl.cdiv(limit, width), mask=live)
-        tl.store(entry + 2, index % GROUP, mask=live)
+        entry = token_splits + (query + index) * TOKEN_FIELDS
+        tl.store(entry + TOKEN_FIRST_PART, first_partial + group * splits, mask=live)
+        tl.store(entry + TOKEN_SPLITS, tl.cdiv(limit, width), mask=live)
+        tl.store(entry + TOKEN_PLACE, index % GROUP, mask=live)

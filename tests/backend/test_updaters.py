@@ -35,28 +35,28 @@ def wrapper() -> Any:
 
 def test_a_decode_is_placed_once_it_is_planned(overlay: Import) -> None:
     backend = Backend()
-    updater = overlay("indices").CompactDecodeIndices(None, backend)
+    updater = overlay("upstream.updaters").CompactDecodeIndices(None, backend)
     updater.update(REQUESTS, 12, decode_wrapper="wrapper", init_metadata_replay=True)
     assert backend.calls == [("plan", 3), ("decode", "wrapper", 3)]
 
 
 def test_an_extend_is_placed_once_it_is_planned(overlay: Import) -> None:
     backend = Backend()
-    updater = overlay("indices").CompactPrefillIndices(None, backend)
+    updater = overlay("upstream.updaters").CompactPrefillIndices(None, backend)
     updater.update(REQUESTS, 12, prefill_wrapper_paged=wrapper(), use_ragged=False)
     assert backend.calls == [("plan", 3), ("extend", [99] * 4, 3)]
 
 
 def test_an_extend_with_keys_of_its_own_is_not_placed(overlay: Import) -> None:
     backend = Backend()
-    updater = overlay("indices").CompactPrefillIndices(None, backend)
+    updater = overlay("upstream.updaters").CompactPrefillIndices(None, backend)
     updater.update(REQUESTS, 12, prefill_wrapper_paged=wrapper(), use_ragged=True)
     assert backend.calls == [("plan", 3), "nothing"]
 
 
 def test_lengths_that_were_planned_on_the_host_reach_the_wrapper(overlay: Import) -> None:
     backend = Backend()
-    updater = overlay("indices").CompactPrefillIndices(None, backend)
+    updater = overlay("upstream.updaters").CompactPrefillIndices(None, backend)
     plan = {"kv_indptr_cpu": torch.tensor([0, 5, 9, 20], dtype=torch.int32)}
     updater.update(
         REQUESTS,
@@ -80,14 +80,14 @@ def test_a_plan_waits_until_the_one_before_is_copied(
             backend.calls.append("wait")
 
     monkeypatch.setattr("torch.cuda.Event", Event)
-    updater = overlay("indices").CompactDecodeIndices(None, backend)
+    updater = overlay("upstream.updaters").CompactDecodeIndices(None, backend)
     updater.update(REQUESTS, 12, decode_wrapper="wrapper")
     assert backend.calls == ["wait", ("plan", 3), "copied", ("decode", "wrapper", 3)]
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
 def test_what_upstream_can_not_plan_is_not_placed(overlay: Import, kind: str) -> None:
-    backend, indices = Backend(), overlay("indices")
+    backend, indices = Backend(), overlay("upstream.updaters")
     with pytest.raises(RuntimeError, match="larger than the pool of requests"):
         if kind == "decode":
             updater = indices.CompactDecodeIndices(None, backend)

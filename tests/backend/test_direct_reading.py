@@ -29,9 +29,9 @@ def indptr(counts: list[int]) -> torch.Tensor:
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
 
 
-def attend(overlay: Import, wrapper: Any, query: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
+def attend(wrapper: Any, query: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
     """What upstream's forward methods do with the pool's keys and a wrapper."""
-    keys = overlay("keys").UncastKeys(pool).to(query.dtype)
+    keys = wrapper.keys(pool).to(query.dtype)
     out = query.new_empty((len(query), HEADS, 512))
     parts = keys[:, :, :512], keys[:, :, 512:]
     result = wrapper.run(query[..., :512], query[..., 512:], *parts, out=out, return_lse=False)
@@ -51,32 +51,38 @@ def test_it_attends_to_the_planned_slots(
     overlay: Import, pool: torch.Tensor, tokens: list[int]
 ) -> None:
     decodes = tokens == [1, 1]
-    module = overlay("direct_wrapper")
-    wrapper = module.DirectWrapper(HEADS, 8, SCALE, CPU, 1 if decodes else None)
+    wrapper = overlay("direct.reading").Direct(HEADS, 8, SCALE, CPU, 1 if decodes else None)
     slots = torch.randperm(64, generator=torch.Generator().manual_seed(5)).to(torch.int32)
     wrapper.plan(None, None, slots, None, HEADS, 512, 64, 1, False, SCALE)
-    wrapper.cut(indptr(LENGTHS), None if decodes else indptr(tokens))
+    wrapper.place(indptr(LENGTHS), None if decodes else indptr(tokens))
     query = torch.randn((sum(tokens), HEADS, 576)).to(torch.bfloat16)
-    out = attend(overlay, wrapper, query, pool)
+    out = attend(wrapper, query, pool)
     last = [tokens[0] - 1, sum(tokens) - 1]  # a request's last token sees all of its rows
     for token, named in zip(last, slots[: sum(LENGTHS)].split(LENGTHS), strict=True):
         want = exact(query[token], pool[named.long()])
         torch.testing.assert_close(out[token].double(), want, rtol=0.02, atol=0.02)
 
 
-def test_a_step_follows_the_lengths_of_its_last_cut(overlay: Import, pool: torch.Tensor) -> None:
-    wrapper = overlay("direct_wrapper").DirectWrapper(HEADS, 2, SCALE, CPU)
+def test_a_step_follows_the_lengths_of_its_last_place(overlay: Import, pool: torch.Tensor) -> None:
+    wrapper = overlay("direct.reading").Direct(HEADS, 2, SCALE, CPU)
     slots = torch.arange(64, dtype=torch.int32)
     query = torch.randn((2, HEADS, 576)).to(torch.bfloat16)
     wrapper.plan(None, None, slots)
     for lengths in ([30, 20], [1, 5]):
-        wrapper.cut(indptr(lengths))
-        out = attend(overlay, wrapper, query, pool)
+        wrapper.place(indptr(lengths))
+        out = attend(wrapper, query, pool)
         want = exact(query[1], pool[lengths[0] : sum(lengths)])
         torch.testing.assert_close(out[1].double(), want, rtol=0.02, atol=0.02)
 
 
 def test_a_log_sum_is_not_given(overlay: Import) -> None:
-    wrapper = overlay("direct_wrapper").DirectWrapper(HEADS, 2, SCALE, CPU)
+    wrapper = overlay("direct.reading").Direct(HEADS, 2, SCALE, CPU)
     with pytest.raises(AssertionError, match="decode context parallelism"):
         wrapper.run(None, None, None, None, out=None, return_lse=True)
+
+
+def test_keys_that_are_read_directly_are_neither_cast_nor_sliced(overlay: Import) -> None:
+    rows = torch.zeros(4, 1, 576, dtype=torch.uint8)
+    keys = overlay("direct.reading").UncastKeys(rows).to(torch.bfloat16)
+    assert keys[:, :, :512].rows is rows
+    assert keys[:, :, 512:].rows is rows

@@ -9,11 +9,26 @@ The probabilities keep eleven bits of mantissa, three more than in bfloat16.
 
 import triton
 import triton.language as tl
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_codecs import IN_ORDER
+
+from ..work import (
+    ITEM_BEGIN,
+    ITEM_END,
+    ITEM_FIELDS,
+    ITEM_FIRST_SLOT,
+    ITEM_LENGTH,
+    ITEM_PART,
+    ITEM_QUERY,
+    ITEM_TOKENS,
+    ITEM_ZERO,
+    NOPE,
+    ROPE,
+)
+from .codecs import IN_ORDER
 
 _E4M3_NATIVE = tl.constexpr(IN_ORDER["e4m3"])
 _E4M3_BITS = tl.constexpr(IN_ORDER["e4m3_bits"])
 _E5M2_BYTES = tl.constexpr(IN_ORDER["e5m2"])
+_QUARTER = tl.constexpr(NOPE.value // 4)  # columns that are held at once
 
 
 @triton.jit
@@ -40,36 +55,36 @@ def _decode(raw, CODEC: tl.constexpr):
 
 @triton.jit
 def _load_query(row, live):
-    # 512 columns at once would bring all of a wide query into registers at once.
-    col = tl.arange(0, 128)[None, :]
+    # All columns at once would bring all of a wide query into registers at once.
+    col = tl.arange(0, _QUARTER)[None, :]
     return (
         tl.load(row + col, mask=live, other=0.0).to(tl.float32),
-        tl.load(row + (128 + col), mask=live, other=0.0).to(tl.float32),
-        tl.load(row + (256 + col), mask=live, other=0.0).to(tl.float32),
-        tl.load(row + (384 + col), mask=live, other=0.0).to(tl.float32),
+        tl.load(row + (_QUARTER + col), mask=live, other=0.0).to(tl.float32),
+        tl.load(row + (2 * _QUARTER + col), mask=live, other=0.0).to(tl.float32),
+        tl.load(row + (3 * _QUARTER + col), mask=live, other=0.0).to(tl.float32),
     )
 
 
 @triton.jit
 def _load_tile(row, CODEC: tl.constexpr):
-    col = tl.arange(0, 128)[None, :]
+    col = tl.arange(0, _QUARTER)[None, :]
     return (
         _decode(tl.load(row + col), CODEC),
-        _decode(tl.load(row + (128 + col)), CODEC),
-        _decode(tl.load(row + (256 + col)), CODEC),
-        _decode(tl.load(row + (384 + col)), CODEC),
-        _decode(tl.load(row + (512 + tl.arange(0, 64)[None, :])), CODEC),
+        _decode(tl.load(row + (_QUARTER + col)), CODEC),
+        _decode(tl.load(row + (2 * _QUARTER + col)), CODEC),
+        _decode(tl.load(row + (3 * _QUARTER + col)), CODEC),
+        _decode(tl.load(row + (NOPE + tl.arange(0, ROPE)[None, :])), CODEC),
     )
 
 
 @triton.jit
 def _store_columns(row, c0, c1, c2, c3, live):
-    col = tl.arange(0, 128)[None, :]
+    col = tl.arange(0, _QUARTER)[None, :]
     dtype = row.dtype.element_ty
     tl.store(row + col, c0.to(dtype), mask=live)
-    tl.store(row + (128 + col), c1.to(dtype), mask=live)
-    tl.store(row + (256 + col), c2.to(dtype), mask=live)
-    tl.store(row + (384 + col), c3.to(dtype), mask=live)
+    tl.store(row + (_QUARTER + col), c1.to(dtype), mask=live)
+    tl.store(row + (2 * _QUARTER + col), c2.to(dtype), mask=live)
+    tl.store(row + (3 * _QUARTER + col), c3.to(dtype), mask=live)
 
 
 @triton.jit
@@ -90,12 +105,12 @@ def _row_exponent(q0, q1, q2, q3, rope):
 
 @triton.jit
 def _rows(item, tile, HEADS: tl.constexpr, ROWS: tl.constexpr):
-    # Field 7 is zero. As the compiler can't know that, it computes the rows again after the loop
+    # As the compiler can't know that this is zero, it computes the rows again after the loop
     # instead of holding them in registers that a third block on the SM needs.
-    row = tile * ROWS + tl.load(item + 7) + tl.arange(0, ROWS)
+    row = tile * ROWS + tl.load(item + ITEM_ZERO) + tl.arange(0, ROWS)
     local = row // HEADS
-    live = local < tl.load(item + 1)
-    return local, row % HEADS, live, (tl.load(item) + local).to(tl.int64)
+    live = local < tl.load(item + ITEM_TOKENS)
+    return local, row % HEADS, live, (tl.load(item + ITEM_QUERY) + local).to(tl.int64)
 
 
 @triton.jit
@@ -130,19 +145,19 @@ def attend_splits(
     index = tl.program_id(1)
     if index >= tl.load(item_count):
         return
-    item = items + index * 8
-    begin = tl.load(item + 3)
-    end = tl.load(item + 4)
+    item = items + index * ITEM_FIELDS
+    begin = tl.load(item + ITEM_BEGIN)
+    end = tl.load(item + ITEM_END)
     if begin >= end:
         return
-    first_slot = tl.load(item + 2)
+    first_slot = tl.load(item + ITEM_FIRST_SLOT)
     local, head, live, token = _rows(item, tile, HEADS, ROWS)
-    seen = tl.load(item + 5) - tl.load(item + 1) + 1 + local
+    seen = tl.load(item + ITEM_LENGTH) - tl.load(item + ITEM_TOKENS) + 1 + local
     q0, q1, q2, q3 = _load_query(
         q_nope + (token * nope_token + head * nope_head)[:, None], live[:, None]
     )
     rope_row = q_rope + (token * rope_token + head * rope_head)[:, None]
-    rope = tl.load(rope_row + tl.arange(0, 64)[None, :], mask=live[:, None], other=0.0).to(
+    rope = tl.load(rope_row + tl.arange(0, ROPE)[None, :], mask=live[:, None], other=0.0).to(
         tl.float32
     )
     exponent = _row_exponent(q0, q1, q2, q3, rope)
@@ -154,10 +169,10 @@ def attend_splits(
     rope = (rope * lift).to(tl.float16)
     row_scale = (scale * _power_of_two(-exponent))[:, None]
 
-    acc0 = tl.zeros((ROWS, 128), tl.float32)
-    acc1 = tl.zeros((ROWS, 128), tl.float32)
-    acc2 = tl.zeros((ROWS, 128), tl.float32)
-    acc3 = tl.zeros((ROWS, 128), tl.float32)
+    acc0 = tl.zeros((ROWS, _QUARTER), tl.float32)
+    acc1 = tl.zeros((ROWS, _QUARTER), tl.float32)
+    acc2 = tl.zeros((ROWS, _QUARTER), tl.float32)
+    acc3 = tl.zeros((ROWS, _QUARTER), tl.float32)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     for start in range(begin, end, TOKENS):
@@ -190,13 +205,13 @@ def attend_splits(
         acc3 = tl.dot(half, k3, acc3 * decay[:, None])
 
     local, head, live, token = _rows(item, tile, HEADS, ROWS)
-    place = tl.load(item + 6)
+    place = tl.load(item + ITEM_PART)
     share = tl.where(total == 0.0, 0.0, 1.0 / total)[:, None]
     row_lse = top + tl.log2(total)
     acc0, acc1, acc2, acc3 = acc0 * share, acc1 * share, acc2 * share, acc3 * share
     if place >= 0:
         part = place.to(tl.int64) * (GROUP * HEADS) + local * HEADS + head
-        _store_columns(partial + (part * 512)[:, None], acc0, acc1, acc2, acc3, live[:, None])
+        _store_columns(partial + (part * NOPE)[:, None], acc0, acc1, acc2, acc3, live[:, None])
         tl.store(partial_lse + part, row_lse, mask=live)
     else:
         out_row = out + (token * out_token + head * out_head)[:, None]

@@ -9,25 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_configs import (
-    KERNELS,
-    Config,
-    codec_of,
-    configure,
-)
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_splits import (
-    ITEM_FIELDS,
-    TOKEN_FIELDS,
-    merge_splits,
-    plan_splits,
-)
 
-NOPE = 512
-ROPE = 64
+from .configs import KERNELS, Config, codec_of, configure
+from .splits import merge_splits, plan_splits
+from .work import ITEM_FIELDS, NOPE, ROPE, TOKEN_FIELDS, WIDTH
+
 LOG2_E = math.log2(math.e)
 MERGE_TILE = 8192  # float32 elements that a merge program holds, 64 a thread
 PLAN_BLOCK = 128
@@ -59,7 +48,7 @@ class Workspace:
         """All that is held on the device."""
         return [value for value in vars(self).values() if isinstance(value, torch.Tensor)]
 
-    def launch(self, requests: int) -> tuple[Config, int]:
+    def shape(self, requests: int) -> tuple[Config, int]:
         """How to run a batch of `requests`, and how many items run at once."""
         config = self.alone if requests == 1 and not self.ragged else self.config
         return config, _wave(config, self.group * self.heads, self.processors)
@@ -100,10 +89,10 @@ def make_workspace(
         alone=alone,
         processors=processors,
         capability=capability,
-        items=empty(max(waves) + groups, ITEM_FIELDS),
+        items=empty(max(waves) + groups, ITEM_FIELDS.value),
         item_count=empty(1),
-        token_splits=empty(max_tokens, TOKEN_FIELDS),
-        partial=empty(parts, group * heads, NOPE, dtype=torch.float32),
+        token_splits=empty(max_tokens, TOKEN_FIELDS.value),
+        partial=empty(parts, group * heads, NOPE.value, dtype=torch.float32),
         partial_lse=empty(parts, group * heads, dtype=torch.float32),
     )
 
@@ -134,7 +123,7 @@ def plan(
             f"qo_indptr is {'given' if qo_indptr is not None else 'missing'}: give it for a "
             "workspace made with q_per_request=None, and only then"
         )
-    config, wave = workspace.launch(requests)
+    config, wave = workspace.shape(requests)
     plan_splits[(requests,)](
         kv_indptr,
         qo_indptr,
@@ -175,14 +164,11 @@ def attend(
     tokens, heads, _ = q_nope.shape
     _check(q_nope, q_rope, key_buffer, workspace, out)
     groups = tokens if workspace.ragged else tokens // workspace.group
-    config, wave = workspace.launch(groups)
+    config, wave = workspace.shape(groups)
     tiles = triton.cdiv(workspace.group * heads, config.rows)
-    lse_or_any = workspace.partial_lse if lse is None else lse
-    shared: dict[str, Any] = {
-        "HEADS": heads,
-        "GROUP": workspace.group,
-        "WRITE_LSE": lse is not None,
-    }
+    results = (workspace.partial, workspace.partial_lse)
+    outputs = (out, workspace.partial_lse if lse is None else lse)
+    constants = {"HEADS": heads, "GROUP": workspace.group, "WRITE_LSE": lse is not None}
     KERNELS[config.kernel][(tiles, wave + groups)](
         q_nope,
         q_rope,
@@ -190,10 +176,8 @@ def attend(
         slots,
         workspace.items,
         workspace.item_count,
-        workspace.partial,
-        workspace.partial_lse,
-        out,
-        lse_or_any,
+        *results,
+        *outputs,
         *q_nope.stride()[:2],
         *q_rope.stride()[:2],
         key_buffer.stride(0),
@@ -203,19 +187,17 @@ def attend(
         TOKENS=config.tokens,
         CODEC=codec_of(key_buffer.dtype, workspace.capability),
         **_launch_options(config, workspace.capability),
-        **shared,
+        **constants,
     )
     columns, expected = _merge_shape(wave, groups)
-    merge_splits[(tokens, heads, NOPE // columns)](
-        workspace.partial,
-        workspace.partial_lse,
+    merge_splits[(tokens, heads, NOPE.value // columns)](
+        *results,
         workspace.token_splits,
-        out,
-        lse_or_any,
+        *outputs,
         *out.stride()[:2],
         COLUMNS=columns,
         EXPECTED=expected,
-        **shared,
+        **constants,
     )
 
 
@@ -225,7 +207,7 @@ def _merge_shape(wave: int, groups: int) -> tuple[int, int]:
     Few splits: whole rows. Many splits of few tokens: narrow columns give more programs.
     """
     expected = min(triton.next_power_of_2(max(wave // groups, 2)), 128)
-    return NOPE if expected <= 16 else MERGE_TILE // expected, expected
+    return NOPE.value if expected <= 16 else MERGE_TILE // expected, expected
 
 
 def _launch_options(config: Config, capability: tuple[int, int] | None) -> dict[str, int]:
@@ -249,7 +231,7 @@ def _check(
             f"{workspace.token_splits.shape[0]} tokens of {workspace.heads}: make a larger one"
         )
     widths = (width, q_rope.shape[-1], key_buffer.shape[-1], out.shape[-1])
-    if widths != (NOPE, ROPE, NOPE + ROPE, NOPE):
+    if widths != (NOPE.value, ROPE.value, WIDTH.value, NOPE.value):
         raise ValueError(
             f"rows are {widths} wide; the direct kernel takes (512, 64, 576, 512) only: "
             "use another attention backend for this model"

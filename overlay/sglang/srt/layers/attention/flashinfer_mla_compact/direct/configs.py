@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_kernels import attend_splits
+
+from .kernels.plain import attend_splits
 
 # By the name that a Config gives; all take the same arguments.
 KERNELS: dict[str, Any] = {"plain": attend_splits}
 try:
-    from sglang.srt.layers.attention.flashinfer_mla_compact.direct_mma import attend_splits_mma
-    from sglang.srt.layers.attention.flashinfer_mla_compact.direct_wgmma_wide import (
-        attend_splits_wide,
-    )
+    from .kernels.mma import attend_splits_mma
+    from .kernels.wgmma import attend_splits_wgmma
 except ImportError:  # a Triton without Gluon, or with the Gluon of before 3.6
     pass
 else:
-    KERNELS |= {"mma": attend_splits_mma, "wgmma": attend_splits_wide}
+    KERNELS |= {"mma": attend_splits_mma, "wgmma": attend_splits_wgmma}
 
 
 @dataclass(frozen=True)

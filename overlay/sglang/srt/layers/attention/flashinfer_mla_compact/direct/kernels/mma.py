@@ -1,5 +1,5 @@
 """The attention kernel of the direct path on mma.sync, up to 32 query rows: same arguments and
-numbers as `direct_kernels.attend_splits`.
+numbers as `plain.attend_splits`.
 
 Rows stay FP8 in shared memory. Four warps split the 576 columns of the scores, so that each reads
 its share of the queries and of a tile once; their partial scores are summed through shared memory.
@@ -8,14 +8,23 @@ codes both times: as it lies for the scores, transposed for the values.
 Gluon kernels can't run under Triton's interpreter: this one is tested on the GPU only.
 """
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import (
-    item_rows,
-    lift_query,
-    load_query,
-    load_slots,
-    power_of_two,
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+from ..work import (
+    ITEM_BEGIN,
+    ITEM_END,
+    ITEM_FIELDS,
+    ITEM_FIRST_SLOT,
+    ITEM_LENGTH,
+    ITEM_PART,
+    ITEM_TOKENS,
+    NOPE,
+    ROPE,
 )
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_mma_tile import (
+from .gluon import item_rows, lift_query, load_query, load_slots, power_of_two
+from .mma_tile import (
     WARPS,
     add_values,
     by_part,
@@ -28,11 +37,11 @@ from sglang.srt.layers.attention.flashinfer_mla_compact.direct_mma_tile import (
     swizzled,
     weigh,
 )
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 _STAGES = gl.constexpr(3)
+# Rows lie in shared memory as pairs of codes.
+_PAIRS = gl.constexpr(NOPE.value // 2)
+_ROPE_PAIRS = gl.constexpr(ROPE.value // 2)
 
 
 @gluon.jit
@@ -62,7 +71,11 @@ def attend_splits_mma(
     CODEC: gl.constexpr,
     WRITE_LSE: gl.constexpr,
 ):
-    """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
+    """One program: ROWS (token, head) rows of one item. `scale` includes log2(e).
+
+    One function of more than 100 lines, since tiles, queries and sums are values of its loop:
+    a function apart would take and return most of them.
+    """
     gl.static_assert(TOKENS == 32)
     SCORE: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     VALUE: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
@@ -76,35 +89,35 @@ def attend_splits_mma(
 
     tile = gl.program_id(0)
     index = gl.program_id(1)
-    item = items + index * 8
+    item = items + index * ITEM_FIELDS
     count = gl.load(item_count)
-    begin = gl.load(item + 3)
-    end = gl.load(item + 4)
+    begin = gl.load(item + ITEM_BEGIN)
+    end = gl.load(item + ITEM_END)
     if (index >= count) | (begin >= end):
         return
-    slots += gl.load(item + 2)
+    slots += gl.load(item + ITEM_FIRST_SLOT)
     # As pairs of codes.
     pool = pool.to(gl.pointer_type(gl.int16))
     pool_row = pool_row // 2
-    tiles = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, 256], swizzled(512, 2))
-    ropes = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, 32], swizzled(64, 2))
+    tiles = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, _PAIRS], swizzled(NOPE, 2))
+    ropes = gl.allocate_shared_memory(gl.int16, [_STAGES, TOKENS, _ROPE_PAIRS], swizzled(ROPE, 2))
     later_slots = gl.allocate_shared_memory(gl.int32, [_STAGES, TOKENS], FLAT)
     for stage in gl.static_range(_STAGES):
         first = begin + stage * TOKENS
         slot = load_slots(slots, first, end - 1, TOKENS, COPY)
         rope_slot = load_slots(slots, first, end - 1, TOKENS, ROPE_COPY)
         copy_rows(tiles.index(stage), pool, slot, pool_row, first < end, COPY)
-        copy_rows(ropes.index(stage), pool + 256, rope_slot, pool_row, first < end, ROPE_COPY)
+        copy_rows(ropes.index(stage), pool + _PAIRS, rope_slot, pool_row, first < end, ROPE_COPY)
         if stage > 0:
             copy_slots(later_slots.index(stage), slots, begin + (2 + stage) * TOKENS, end - 1)
         async_copy.commit_group()
 
     nope, rope, exponent = lift_query(
-        load_query(q_nope, nope_token, nope_head, item, tile, HEADS, ROWS, 512, COPY),
-        load_query(q_rope, rope_token, rope_head, item, tile, HEADS, ROWS, 64, ROPE_QUERY),
+        load_query(q_nope, nope_token, nope_head, item, tile, HEADS, ROWS, NOPE, COPY),
+        load_query(q_rope, rope_token, rope_head, item, tile, HEADS, ROWS, ROPE, ROPE_QUERY),
     )
     row_scale = gl.convert_layout(scale * power_of_two(-exponent), HEAD)
-    nopes = gl.allocate_shared_memory(gl.float16, [ROWS, 512], swizzled(1024, 2))
+    nopes = gl.allocate_shared_memory(gl.float16, [ROWS, NOPE], swizzled(2 * NOPE, 2))
     nopes.store(operand_order(nope))
     parts = by_part(nopes)
     q0 = parts.slice(0, 32, 2).load(LEFT)
@@ -116,7 +129,7 @@ def attend_splits_mma(
     query.index(0).store(q1)
     query.index(1).store(q2)
     query.index(2).store(q3)
-    q_ropes = gl.allocate_shared_memory(gl.float16, [ROWS, 64], swizzled(128, 2))
+    q_ropes = gl.allocate_shared_memory(gl.float16, [ROWS, ROPE], swizzled(2 * ROPE, 2))
     q_ropes.store(operand_order(rope))
     q4 = by_part(q_ropes).load(LEFT)
 
@@ -129,9 +142,11 @@ def attend_splits_mma(
         limit = end
     else:
         local, _, _, _ = item_rows(item, tile, HEADS, ROWS, HEAD)
-        limit = gl.minimum(gl.load(item + 5) - gl.load(item + 1) + 1 + local, end)[:, None]
-    even = gl.zeros([ROWS, 256], gl.float32, VALUE)
-    odd = gl.zeros([ROWS, 256], gl.float32, VALUE)
+        limit = gl.minimum(
+            gl.load(item + ITEM_LENGTH) - gl.load(item + ITEM_TOKENS) + 1 + local, end
+        )[:, None]
+    even = gl.zeros([ROWS, _PAIRS], gl.float32, VALUE)
+    odd = gl.zeros([ROWS, _PAIRS], gl.float32, VALUE)
     top = gl.full([ROWS], float("-inf"), gl.float32, HEAD)
     total = sum_in_threads(gl.zeros([ROWS, TOKENS], gl.float32, gl.SliceLayout(0, PARTS)))
     async_copy.wait_group(_STAGES - 1)
@@ -153,7 +168,7 @@ def attend_splits_mma(
         slot = later_slots.index(following).load(gl.SliceLayout(1, COPY))
         rope_slot = later_slots.index(following).load(gl.SliceLayout(1, ROPE_COPY))
         copy_rows(tiles.index(stage), pool, slot, pool_row, live, COPY)
-        copy_rows(ropes.index(stage), pool + 256, rope_slot, pool_row, live, ROPE_COPY)
+        copy_rows(ropes.index(stage), pool + _PAIRS, rope_slot, pool_row, live, ROPE_COPY)
         async_copy.commit_group()
         stage = following
     even, odd = add_values(tiles.index(stage), weights, decays, True, even, odd, CODEC)
@@ -161,15 +176,15 @@ def attend_splits_mma(
     sums = gl.convert_layout(gl.sum(gl.sum(total, 2), 1), HEAD)
     share = gl.convert_layout(gl.where(sums == 0.0, 0.0, 1.0 / sums), gl.SliceLayout(1, VALUE))
     row_lse = top + gl.log2(sums)
-    result = gl.reshape(gl.join(even * share[:, None], odd * share[:, None]), (ROWS, 512))
+    result = gl.reshape(gl.join(even * share[:, None], odd * share[:, None]), (ROWS, NOPE))
     COLUMN: gl.constexpr = result.type.layout
-    col = gl.arange(0, 512, gl.SliceLayout(0, COLUMN))[None, :]
+    col = gl.arange(0, NOPE, gl.SliceLayout(0, COLUMN))[None, :]
     local, head, live, token = item_rows(item, tile, HEADS, ROWS, gl.SliceLayout(1, COLUMN))
     own, own_head, own_live, own_token = item_rows(item, tile, HEADS, ROWS, HEAD)
-    place = gl.load(item + 6)
+    place = gl.load(item + ITEM_PART)
     if place >= 0:
         first_part = place.to(gl.int64) * (GROUP * HEADS)
-        part = partial + ((first_part + local * HEADS + head) * 512)[:, None]
+        part = partial + ((first_part + local * HEADS + head) * NOPE)[:, None]
         gl.store(part + col, result, mask=live[:, None])
         gl.store(partial_lse + (first_part + own * HEADS + own_head), row_lse, mask=own_live)
     else:

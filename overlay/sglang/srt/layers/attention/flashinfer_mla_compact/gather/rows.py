@@ -9,8 +9,6 @@ never needs more rows than the pool has.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -49,43 +47,6 @@ def translate_kernel(indices, total, row_of_slot, BLOCK: tl.constexpr):
         tl.store(indices + entry, tl.load(row_of_slot + slot, mask=active), mask=active)
 
 
-@triton.jit(do_not_specialize=["tokens", "stamp", "capacity"])
-def find_kernel(
-    written,
-    written_stride,
-    tokens,
-    found,
-    slots,
-    row_of_slot,
-    stamps,
-    stamp,
-    capacity,
-    RESERVED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """found[t] = the row of written[t], whose slot is inverted, or -1 where the step has none."""
-    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    active = token < tokens
-    slot = tl.load(written + token * written_stride, mask=active, other=0).to(tl.int32)
-    read = active & (slot != RESERVED) & (tl.load(stamps + slot, mask=active, other=0) == stamp)
-    row = tl.load(row_of_slot + slot, mask=read, other=capacity)
-    read = read & (row < capacity)
-    tl.store(found + token, tl.where(read, row, -1), mask=active)
-    tl.store(slots + row, ~slot, mask=read)
-
-
-class NewRows(NamedTuple):
-    """Which compact row each new token of a step has.
-
-    Attributes:
-        slots: [tokens] integers, the pool slots that the tokens are written to.
-        rows: [tokens] int32; -1 where the step does not read the slot.
-    """
-
-    slots: torch.Tensor
-    rows: torch.Tensor
-
-
 class SlotTable:
     """Scratch of the claims: which row a pool slot got, valid until the next step's are made.
 
@@ -112,7 +73,7 @@ class CompactRows:
     Addresses never change, so captured gathers stay valid; contents are set before each step.
 
     Attributes:
-        slots: [capacity] int32, pool slot of each compact row, inverted once `find` has found it.
+        slots: [capacity] int32, pool slot of each compact row.
         count: [1] int32, distinct slots of the step; above capacity when it does not fit.
         table: the scratch of its claims.
     """
@@ -144,27 +105,3 @@ class CompactRows:
     def translate(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Replace each claimed slot in `indices[:total]` by its row."""
         translate_kernel[self._grid](indices, total, self.table.row_of_slot, BLOCK=BLOCK)
-
-    def find(self, written: torch.Tensor, reserved: int) -> NewRows:
-        """The rows of a step's new tokens, after its claim and before any other of this table.
-
-        Args:
-            written: [tokens] integers, the slots that the tokens are about to be written to.
-            reserved: the slot that is not written; -1 for none.
-        """
-        tokens = written.shape[0]
-        found = torch.empty(tokens, dtype=torch.int32, device=written.device)
-        find_kernel[(max(1, triton.cdiv(tokens, BLOCK)),)](
-            written,
-            written.stride(0),
-            tokens,
-            found,
-            self.slots,
-            self.table.row_of_slot,
-            self.table.stamps,
-            self.table.stamp,
-            self.capacity,
-            RESERVED=reserved,
-            BLOCK=BLOCK,
-        )
-        return NewRows(written, found)

@@ -6,15 +6,16 @@ batches launches are what a layer's attention costs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
-from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
 
-NOPE = tl.constexpr(512)
-ROPE = tl.constexpr(64)
+from ..launch import Launcher
+from ..support import KV_LORA_RANK, QK_ROPE_HEAD_DIM
+from .format import PoolFormat
+
+NOPE = tl.constexpr(KV_LORA_RANK)
+ROPE = tl.constexpr(QK_ROPE_HEAD_DIM)
 WARPS = 2  # 16 bytes a thread and load
 
 
@@ -42,17 +43,6 @@ def encode(value, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
 
 
 @triton.jit
-def write_row(row, nope, rope, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
-    """Cast one key to FP8 at `row`; the codes of latent and rope."""
-    latent, rotary = tl.arange(0, NOPE), tl.arange(0, ROPE)
-    latent_code = encode(tl.load(nope + latent).to(tl.float32), IS_E4M3, TOP)
-    rotary_code = encode(tl.load(rope + rotary).to(tl.float32), IS_E4M3, TOP)
-    tl.store(row + latent, latent_code)
-    tl.store(row + NOPE + rotary, rotary_code)
-    return latent_code, rotary_code
-
-
-@triton.jit
 def write_rows_kernel(
     pool,  # *uint8, the layer's rows
     pool_stride,
@@ -72,54 +62,44 @@ def write_rows_kernel(
     if slot == RESERVED:
         return
     row = pool + slot * pool_stride
-    write_row(row, nope + token * nope_stride, rope + token * rope_stride, IS_E4M3, TOP)
+    nope += token * nope_stride
+    rope += token * rope_stride
+    latent, rotary = tl.arange(0, NOPE), tl.arange(0, ROPE)
+    tl.store(row + latent, encode(tl.load(nope + latent).to(tl.float32), IS_E4M3, TOP))
+    tl.store(row + NOPE + rotary, encode(tl.load(rope + rotary).to(tl.float32), IS_E4M3, TOP))
 
 
 launch_write = Launcher(write_rows_kernel, WARPS)
 
 
-class NewKeys(NamedTuple):
-    """A step's new keys of one layer, and where they belong.
+def write_rows(
+    rows: torch.Tensor,
+    slots: torch.Tensor,
+    nope: torch.Tensor,
+    rope: torch.Tensor,
+    form: PoolFormat,
+) -> None:
+    """Write a step's new keys of one layer, cast, to their slots.
 
-    Attributes:
-        pool: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free.
+    Args:
+        rows: [pool rows, 1, 576] in the pool's dtype; the row stride is free.
         slots: [tokens] integers; the stride is free, as sglang's draft steps need.
         nope: [tokens, 1, 512], bfloat16 or float16; the row stride is free.
         rope: [tokens, 1, 64], of the same dtype; the row stride is free.
-        top: from `top_code` for the pool's dtype.
-        reserved: the slot that keeps what it holds, the sink of padded tokens; -1 for none.
+        form: of the pool.
     """
-
-    pool: torch.Tensor
-    slots: torch.Tensor
-    nope: torch.Tensor
-    rope: torch.Tensor
-    top: int
-    reserved: int
-
-
-def write_rows(keys: NewKeys) -> None:
-    """Write the keys, cast, to their slots."""
-    rows = keys.pool.view(torch.uint8)
+    codes = rows.view(torch.uint8)
     launch_write(
-        keys.slots.shape[0],
-        rows,
-        rows.stride(0),
-        keys.slots,
-        keys.slots.stride(0),
-        keys.nope,
-        keys.nope.stride(0),
-        keys.rope,
-        keys.rope.stride(0),
-        keys.pool.dtype == torch.float8_e4m3fn,
-        keys.top,
-        keys.reserved,
+        slots.shape[0],
+        codes,
+        codes.stride(0),
+        slots,
+        slots.stride(0),
+        nope,
+        nope.stride(0),
+        rope,
+        rope.stride(0),
+        form.is_e4m3,
+        form.top_code,
+        form.reserved_slot,
     )
-
-
-def top_code(dtype: torch.dtype, device: torch.device) -> int:
-    """The code that this torch's cast to FP8 gives what is too large, on this device.
-
-    e4m3 became saturating in torch: 448 where it used to be NaN.
-    """
-    return int(torch.full((1,), float("inf"), device=device).to(dtype).view(torch.uint8))

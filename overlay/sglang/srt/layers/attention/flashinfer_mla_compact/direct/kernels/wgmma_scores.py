@@ -3,7 +3,6 @@
 A warpgroup that holds whole rows of scores needs no exchange with others for a maximum or a sum.
 """
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_gluon import item_rows
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -12,6 +11,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+
+from ..work import ITEM_LENGTH, ITEM_PART, ITEM_TOKENS
+from .gluon import item_rows
 
 TILE = gl.constexpr(64)  # tokens of a tile
 # A maximum that grew by less leaves the sums as they are: weights stay below 2 ** 8.
@@ -78,7 +80,7 @@ def _store_lse(
     WRITE_LSE: gl.constexpr,
 ):
     local, head, live, token = item_rows(item, tile, HEADS, TILE, HEAD)
-    place = gl.load(item + 6)
+    place = gl.load(item + ITEM_PART)
     if place >= 0:
         first = place.to(gl.int64) * (GROUP * HEADS)
         gl.store(partial_lse + (first + local * HEADS + head), row_lse, mask=live)
@@ -103,7 +105,7 @@ def weigh_tiles(
     weights, decays = shares
     ready, full, weighed, added = barriers
     local, _, _, _ = item_rows(item, tile, HEADS, TILE, HEAD)
-    seen = gl.minimum(gl.load(item + 5) - gl.load(item + 1) + 1 + local, end)
+    seen = gl.minimum(gl.load(item + ITEM_LENGTH) - gl.load(item + ITEM_TOKENS) + 1 + local, end)
     top = gl.full([TILE], float("-inf"), gl.float32, HEAD)
     total = _sum_in_threads(gl.zeros([TILE, TILE], gl.float32, SCORE))
     SUMS: gl.constexpr = gl.SliceLayout(1, total.type.layout)

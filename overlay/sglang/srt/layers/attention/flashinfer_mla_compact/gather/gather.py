@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from sglang.srt.layers.attention.flashinfer_mla_compact.launch import Launcher
 
-NOPE_WORDS = tl.constexpr(128)  # 512 bytes of latent, read as uint32
-ROPE_WORDS = tl.constexpr(16)  # 64 bytes of rope
+from ..launch import Launcher
+from ..support import KV_LORA_RANK, QK_ROPE_HEAD_DIM
+
+# A row is read as words of four codes.
+NOPE_WORDS = tl.constexpr(KV_LORA_RANK // 4)
+ROPE_WORDS = tl.constexpr(QK_ROPE_HEAD_DIM // 4)
 
 # A captured graph learns the row count on the device alone, so the grid must not depend on it.
 # The fastest of the shapes timed on an H200: more programs than stay resident cost a fifth. The
@@ -52,7 +55,7 @@ def decode_words(words, IS_E4M3: tl.constexpr):
 @triton.jit
 def _load_rows(pool, pool_stride, slot, active):
     # 64 bits: 144 words a slot pass 2**31 at slot 14,913,081. A step reads the pool's bytes once.
-    row = (pool + tl.maximum(slot, ~slot).to(tl.int64) * pool_stride)[:, None]
+    row = (pool + slot.to(tl.int64) * pool_stride)[:, None]
     nope = row + tl.arange(0, NOPE_WORDS)[None, :]
     rope = row + (tl.arange(0, ROPE_WORDS) + NOPE_WORDS)[None, :]
     return (
@@ -71,47 +74,6 @@ def _store_rows(out, row, nope, rope, active, IS_E4M3: tl.constexpr):
     tl.store(rotary, decode_words(rope, IS_E4M3).to(dtype), mask=active[:, None])
 
 
-@triton.jit
-def _gathers(row, rows, slot, KNOWN_ALONE: tl.constexpr):
-    """Which rows of a tile to gather; the slot of a row that is filled otherwise is negative."""
-    return (row < rows) & (slot >= 0) if KNOWN_ALONE else row < rows
-
-
-@triton.jit
-def gather_tiles(
-    program,
-    programs,
-    pool,
-    pool_stride,
-    slots,
-    rows,
-    out,
-    IS_E4M3: tl.constexpr,
-    TILE: tl.constexpr,
-    KNOWN_ALONE: tl.constexpr,
-):
-    """Every `programs`-th tile of `rows`; one tile is on its way while one is stored.
-
-    `KNOWN_ALONE` leaves out the rows that `CompactRows.find` has found to be of new tokens.
-    """
-    step = programs * TILE
-    row = program * TILE + tl.arange(0, TILE)
-    slot = tl.load(slots + row, mask=row < rows, other=0)
-    next_slot = tl.load(slots + row + step, mask=row + step < rows, other=0)
-    active = _gathers(row, rows, slot, KNOWN_ALONE)
-    nope, rope = _load_rows(pool, pool_stride, slot, active)
-    for _ in range(program * TILE, rows, step):
-        next_row = row + step
-        next_active = _gathers(next_row, rows, next_slot, KNOWN_ALONE)
-        next_nope, next_rope = _load_rows(pool, pool_stride, next_slot, next_active)
-        next_slot = tl.load(slots + next_row + step, mask=next_row + step < rows, other=0)
-        _store_rows(out, row, nope, rope, active, IS_E4M3)
-        row = next_row
-        active = next_active
-        nope = next_nope
-        rope = next_rope
-
-
 @triton.jit(do_not_specialize=["capacity"])
 def gather_rows_kernel(
     pool,  # *int32, the layer's rows seen as 144 words
@@ -123,9 +85,25 @@ def gather_rows_kernel(
     IS_E4M3: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Every grid-th tile of the rows; one tile is on its way while one is stored."""
     rows = tl.minimum(tl.load(count), capacity)
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    gather_tiles(program, programs, pool, pool_stride, slots, rows, out, IS_E4M3, TILE, False)
+    first = tl.program_id(0) * TILE
+    step = tl.num_programs(0) * TILE
+    row = first + tl.arange(0, TILE)
+    slot = tl.load(slots + row, mask=row < rows, other=0)
+    next_slot = tl.load(slots + row + step, mask=row + step < rows, other=0)
+    active = row < rows
+    nope, rope = _load_rows(pool, pool_stride, slot, active)
+    for _ in range(first, rows, step):
+        next_row = row + step
+        next_active = next_row < rows
+        next_nope, next_rope = _load_rows(pool, pool_stride, next_slot, next_active)
+        next_slot = tl.load(slots + next_row + step, mask=next_row + step < rows, other=0)
+        _store_rows(out, row, nope, rope, active, IS_E4M3)
+        row = next_row
+        active = next_active
+        nope = next_nope
+        rope = next_rope
 
 
 launch_gather = Launcher(gather_rows_kernel, WARPS)
@@ -150,7 +128,7 @@ def gather_rows(
     Args:
         key_buffer: [pool rows, 1, 576], float8_e4m3fn or float8_e5m2; the row stride is free, a
             multiple of 4 bytes.
-        slots: [capacity] int32 pool rows, of which those of new tokens may be inverted.
+        slots: [capacity] int32 pool rows.
         count: [1] int32 on the device; read by the kernel, so that a captured launch follows it.
         out: [capacity, 1, 576], contiguous, bfloat16 or float16.
         programs: size of the grid, from `grid_programs`.

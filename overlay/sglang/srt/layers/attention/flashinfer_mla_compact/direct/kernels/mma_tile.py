@@ -1,12 +1,12 @@
-"""What `direct_mma` does with one tile: copy its rows, score them, weigh them, add their values."""
+"""What `mma` does with one tile: copy its rows, score them, weigh them, add their values."""
 
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct_codecs import EVEN_ODD, IN_ORDER
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-# Triton 3.9 knows the copy under the first name only, Triton 3.6 under the second.
-_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+from ..triton_release import async_load
+from .codecs import EVEN_ODD, IN_ORDER
+
 WARPS = gl.constexpr(4)
 
 
@@ -86,7 +86,7 @@ def copy_slots(smem, slots, first, last):
     """Start to copy `slots[first:]` to shared memory, the last active one for those behind it."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     position = first + gl.arange(0, smem.shape[0], LAYOUT)
-    _async_load(smem, slots + gl.minimum(position, last))
+    async_load(smem, slots + gl.minimum(position, last))
 
 
 @gluon.jit
@@ -99,7 +99,7 @@ def copy_rows(smem, pool, slot, pool_row, live, LAYOUT: gl.constexpr):
         "mul.wide.s32 $0, $1, $2;", "=l,r,r", [slot, pool_row], gl.int64, is_pure=True, pack=1
     )
     row = pool + gl.multiple_of(row, 8)[:, None]
-    _async_load(smem, row + column[None, :], mask=(column >= 0)[None, :] & live)
+    async_load(smem, row + column[None, :], mask=(column >= 0)[None, :] & live)
 
 
 @gluon.jit

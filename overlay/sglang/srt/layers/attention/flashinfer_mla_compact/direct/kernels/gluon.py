@@ -6,6 +6,8 @@ Gluon kernels can't run under Triton's interpreter: they are tested on the GPU o
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from ..work import ITEM_QUERY, ITEM_TOKENS, ITEM_ZERO
+
 
 @gluon.jit
 def load_slots(slots, first, last, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
@@ -25,11 +27,16 @@ def power_of_two(exponent):
 @gluon.jit
 def item_rows(item, tile, HEADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
     """Token within the item, head, whether there is one, and token of the batch; [ROWS] each."""
-    # Field 7 is zero. As the compiler can't know that, it computes the rows again after the loop
+    # As the compiler can't know that this is zero, it computes the rows again after the loop
     # instead of holding them in registers.
-    row = tile * ROWS + gl.load(item + 7) + gl.arange(0, ROWS, LAYOUT)
+    row = tile * ROWS + gl.load(item + ITEM_ZERO) + gl.arange(0, ROWS, LAYOUT)
     local = row // HEADS
-    return local, row % HEADS, local < gl.load(item + 1), (gl.load(item) + local).to(gl.int64)
+    return (
+        local,
+        row % HEADS,
+        local < gl.load(item + ITEM_TOKENS),
+        (gl.load(item + ITEM_QUERY) + local).to(gl.int64),
+    )
 
 
 @gluon.jit

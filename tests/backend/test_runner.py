@@ -35,21 +35,21 @@ def runner(pool: Any) -> Any:
 
 
 def test_a_hybrid_models_facts_are_those_of_its_attention_layers(overlay: Import) -> None:
-    facts = overlay("facts")
+    facts = overlay("upstream.runner")
     found = facts.runner_facts(runner(HybridLinearKVPool()))
     assert found == facts.runner_facts(runner(MLATokenToKVPool()))
     assert (found.pool_class, found.pool_dtype) == ("MLATokenToKVPool", "float8_e5m2")
 
 
 def test_a_dsa_pool_tells_its_rows(overlay: Import) -> None:
-    found = overlay("facts").runner_facts(runner(DSATokenToKVPool()))
+    found = overlay("upstream.runner").runner_facts(runner(DSATokenToKVPool()))
     assert (found.is_dsa, found.kv_cache_dim) == (True, 656)
 
 
 def test_no_speculation_is_topk_0_and_ngrams_branches_are_its_topk(
     overlay: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = overlay("facts")
+    facts = overlay("upstream.runner")
     assert facts.runner_facts(runner(MLATokenToKVPool())).topk == 0
     monkeypatch.setattr(CONTEXT["get_spec"], "speculative_eagle_topk", 10)
     assert facts.runner_facts(runner(MLATokenToKVPool())).topk == 10
@@ -58,14 +58,14 @@ def test_no_speculation_is_topk_0_and_ngrams_branches_are_its_topk(
 def test_a_server_without_a_prefill_graph_has_it_disabled(
     overlay: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = overlay("facts")
+    facts = overlay("upstream.runner")
     assert facts.runner_facts(runner(MLATokenToKVPool())).prefill_graph == "breakable"
     monkeypatch.setattr(CONTEXT["get_exec"].graph.cuda_graph_config, "prefill", None)
     assert facts.runner_facts(runner(MLATokenToKVPool())).prefill_graph == "disabled"
 
 
 def test_a_layer_has_a_page_of_padding_before_its_slots(overlay: Import) -> None:
-    assert overlay("facts").pool_rows(MLATokenToKVPool()) == 1064
+    assert overlay("upstream.pools").pool_rows(MLATokenToKVPool()) == 1064
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_layer_has_a_page_of_padding_before_its_slots(overlay: Import) -> None
 def test_the_environment_tells_what_is_switched_on(
     overlay: Import, monkeypatch: pytest.MonkeyPatch, variable: str, fact: str
 ) -> None:
-    facts = overlay("facts")
+    facts = overlay("upstream.runner")
     monkeypatch.delenv(variable, raising=False)
     assert not getattr(facts.runner_facts(runner(MLATokenToKVPool())), fact)
     monkeypatch.setenv(variable, "1")

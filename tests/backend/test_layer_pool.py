@@ -17,6 +17,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 TOP = 0x7F
 
 
+def as_it_is(rows: Any) -> Any:
+    return rows
+
+
+def layer_pool(overlay: Import, pool: Any, keys: Any = as_it_is) -> Any:
+    form = overlay("pool.format").PoolFormat(torch.float8_e4m3fn, TOP, 0)
+    return overlay("pool.layer_pool").LayerPool(pool, keys, form)
+
+
 class Pool:
     """A pool of two layers under the ids 3 and 7, as a hybrid model has them; it notes reads."""
 
@@ -36,26 +45,26 @@ class Pool:
 
 def test_a_pool_may_map_layer_ids(overlay: Import) -> None:
     pool = Pool()
-    reader = overlay("keys").KeyReader(pool, lambda rows, new: rows + 1, TOP)
-    assert [reader.get_key_buffer(layer).unique().tolist() for layer in (7, 3)] == [[2], [1]]
+    seen = layer_pool(overlay, pool, lambda rows: rows + 1)
+    assert [seen.get_key_buffer(layer).unique().tolist() for layer in (7, 3)] == [[2], [1]]
     assert pool.reads == [7, 3]
 
 
 def test_each_read_asks_the_pool_anew(overlay: Import) -> None:
     """The pool may wait for a layer that is being loaded, or have been allocated anew."""
     pool = Pool()
-    reader = overlay("keys").KeyReader(pool, lambda rows, new: rows, TOP)
+    seen = layer_pool(overlay, pool)
     for value in (5.0, 6.0):
         pool.layers[3] = torch.full((4, 1, 576), value)
-        assert reader.get_key_buffer(3) is pool.layers[3]
+        assert seen.get_key_buffer(3) is pool.layers[3]
     assert pool.reads == [3, 3]
 
 
 def test_all_else_is_the_pool_itself(overlay: Import) -> None:
-    reader = overlay("keys").KeyReader(Pool(), lambda rows, new: rows, TOP)
-    assert reader.size == 9
+    seen = layer_pool(overlay, Pool())
+    assert seen.size == 9
     with pytest.raises(AttributeError):
-        _ = reader.no_such_thing
+        _ = seen.no_such_thing
 
 
 class PlainPool(MLATokenToKVPool):
@@ -93,9 +102,7 @@ NOPE, ROPE = KEYS[..., :512], KEYS[..., 512:]
 @pytest.mark.parametrize("location", [SLOTS, SimpleNamespace(loc=SLOTS)], ids=["bare", "wrapped"])
 def test_new_keys_are_cast_and_written_to_their_slots(overlay: Import, location: Any) -> None:
     pool = PlainPool()
-    overlay("keys").KeyReader(pool, lambda rows, new: rows, TOP).set_mla_kv_buffer(
-        LAYER, location, NOPE, ROPE
-    )
+    layer_pool(overlay, pool).set_mla_kv_buffer(LAYER, location, NOPE, ROPE)
     expected = torch.zeros(4, 1, 576)
     expected[SLOTS] = KEYS.to(pool.dtype).float()
     assert torch.equal(pool.layers[3].float(), expected)
@@ -107,12 +114,12 @@ def test_new_keys_are_cast_and_written_to_their_slots(overlay: Import, location:
 def test_the_slot_of_padded_tokens_is_written_where_upstream_writes_it(
     overlay: Import, monkeypatch: pytest.MonkeyPatch, default: int | None, written: bool
 ) -> None:
-    keys, pool = overlay("keys"), PlainPool()
+    pools, pool = overlay("upstream.pools"), PlainPool()
     if default is None:
-        monkeypatch.setattr(overlay("facts"), "set_mla_kv_buffer_triton", lambda *tensors: None)
-        monkeypatch.setattr(keys, "RESERVED", overlay("facts").reserved_slot())
-    slots = torch.tensor([0, 2])
-    keys.KeyReader(pool, lambda rows, new: rows, TOP).set_mla_kv_buffer(LAYER, slots, NOPE, ROPE)
+        monkeypatch.setattr(pools, "set_mla_kv_buffer_triton", lambda *tensors: None)
+    form = pools.pool_format(SimpleNamespace(token_to_kv_pool=pool, device="cpu"))
+    seen = overlay("pool.layer_pool").LayerPool(pool, as_it_is, form)
+    seen.set_mla_kv_buffer(LAYER, torch.tensor([0, 2]), NOPE, ROPE)
     rows = pool.layers[3].float().abs().sum((1, 2))
     assert (rows > 0).tolist() == [written, False, True, False]
 
@@ -136,53 +143,6 @@ def test_other_writes_are_left_to_the_pool(
     overlay: Import, pool: Any, nope: torch.Tensor, rope: torch.Tensor
 ) -> None:
     written = (LAYER, SLOTS, nope, rope)
-    overlay("keys").KeyReader(pool, lambda rows, new: rows, TOP).set_mla_kv_buffer(*written)
+    layer_pool(overlay, pool).set_mla_kv_buffer(*written)
     assert len(pool.written) == 1
     assert all(got is want for got, want in zip(pool.written[0], written, strict=True))
-
-
-def test_keys_that_are_read_directly_are_neither_cast_nor_sliced(overlay: Import) -> None:
-    rows = torch.zeros(4, 1, 576, dtype=torch.uint8)
-    keys = overlay("keys").UncastKeys(rows).to(torch.bfloat16)
-    assert keys[:, :, :512].rows is rows
-    assert keys[:, :, 512:].rows is rows
-
-
-@pytest.mark.parametrize("location", [SLOTS, SimpleNamespace(loc=SLOTS)], ids=["bare", "wrapped"])
-def test_awaited_keys_wait_for_the_read_of_their_layer_and_no_longer(
-    overlay: Import, location: Any
-) -> None:
-    pool, read = PlainPool(), []
-
-    def note(rows: torch.Tensor, new: Any) -> None:
-        read.append((rows is pool.layers[3], new and new.slots.tolist(), written(pool)))
-
-    reader = overlay("keys").KeyReader(pool, note, TOP, SLOTS)
-    reader.set_mla_kv_buffer(LAYER, location, NOPE, ROPE)
-    reader.get_key_buffer(3)  # is given them, and is to write them
-    reader.get_key_buffer(3)
-    reader.set_mla_kv_buffer(LAYER, location, NOPE, ROPE)
-    reader.get_key_buffer(7)
-    assert read == [(True, [3, 1], 0), (True, None, 0), (False, None, 2)]
-
-
-def test_a_second_write_does_not_drop_the_first(overlay: Import) -> None:
-    pool = PlainPool()
-    reader = overlay("keys").KeyReader(pool, lambda rows, new: rows, TOP, SLOTS)
-    reader.set_mla_kv_buffer(LAYER, SLOTS, NOPE, ROPE)
-    reader.set_mla_kv_buffer(LAYER, torch.tensor([2, 2]), NOPE, ROPE)
-    assert written(pool) == 3
-
-
-def test_other_slots_than_the_awaited_are_written_at_once(overlay: Import) -> None:
-    """Equal ones of another tensor among them: what they hold by now is not known."""
-    pool = PlainPool()
-    reader = overlay("keys").KeyReader(pool, lambda rows, new: new, TOP, SLOTS)
-    reader.set_mla_kv_buffer(LAYER, SLOTS.clone(), NOPE, ROPE)
-    assert written(pool) == 2
-    assert reader.get_key_buffer(3) is None
-
-
-def written(pool: PlainPool) -> int:
-    """Rows of the first layer that hold a key."""
-    return int(pool.layers[3].float().abs().sum((1, 2)).count_nonzero())

@@ -1,4 +1,4 @@
-"""Upstream's index updaters, followed by the placement of what they planned.
+"""sglang's index updaters, followed by the placement of what they planned.
 
 FlashInfer's planner reads lengths, never index values, and a planned wrapper reads the indices
 from `_kv_indices_buf` when it runs. So upstream plans as ever, and the values are changed after.
@@ -38,7 +38,7 @@ class PacedPlans:
 
 
 class CompactDecodeIndices(PacedPlans, FlashInferMLAIndicesUpdaterDecode):
-    """Plans decode steps for `FlashInferMLACompactAttnBackend`."""
+    """Plans decode steps for `backend.FlashInferMLACompactAttnBackend`."""
 
     def update(self, batch: torch.Tensor, *args: Any, decode_wrapper: Any, **kwargs: Any) -> None:
         """`batch`: upstream's first argument, [requests], whatever it means in this release."""
@@ -47,7 +47,7 @@ class CompactDecodeIndices(PacedPlans, FlashInferMLAIndicesUpdaterDecode):
 
 
 class CompactPrefillIndices(PacedPlans, FlashInferMLAIndicesUpdaterPrefill):
-    """Plans extends and verifies for `FlashInferMLACompactAttnBackend`."""
+    """Plans extends and verifies for `backend.FlashInferMLACompactAttnBackend`."""
 
     def update(
         self,

@@ -1,0 +1,1 @@
+"""Reads a step by gathering: `rows` picks the rows, `gather` casts them, `reading` does both."""

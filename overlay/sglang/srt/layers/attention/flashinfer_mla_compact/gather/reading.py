@@ -1,0 +1,50 @@
+"""A reading by gathering: the step's rows are cast into a buffer, which attention takes as keys."""
+
+from __future__ import annotations
+
+import torch
+
+from .gather import gather_rows, grid_programs
+from .rows import CompactRows, SlotTable
+
+
+class Gathered:
+    """Reads a step through a buffer that holds each of its distinct rows once, cast.
+
+    Addresses never change, so that captured launches stay valid.
+
+    Args:
+        buffer: [capacity, 1, 576], contiguous, bfloat16 or float16; may be shared by readings
+            whose layers run one after another on one stream.
+        table: of the pool's slots; may be shared by readings that are placed one after another.
+    """
+
+    name = "gather"
+
+    def __init__(self, buffer: torch.Tensor, table: SlotTable) -> None:
+        self.buffer = buffer
+        self._programs = grid_programs(buffer.device)
+        self.rows = CompactRows(buffer.shape[0], table, self._programs)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a step may need more rows than the buffer has."""
+        return self.rows.capacity < self.rows.table.stamps.shape[0]
+
+    def place(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
+        """Make the pool slots `indices[:total]` (int32) the rows of the buffer that will hold them.
+
+        Returns:
+            Whether they fit; `indices` stay as they are if not.
+        """
+        self.rows.claim(indices, total)
+        # Waits for the device, as planning did.
+        if self.bounded and int(self.rows.count) > self.rows.capacity:
+            return False
+        self.rows.translate(indices, total)
+        return True
+
+    def keys(self, rows: torch.Tensor) -> torch.Tensor:
+        """The buffer, filled from a layer's rows, [pool rows, 1, 576] FP8."""
+        gather_rows(rows, self.rows.slots, self.rows.count, self.buffer, self._programs)
+        return self.buffer

@@ -1,0 +1,51 @@
+"""What a model runner says of its model: the facts that decide what is served, metric labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..support import HEAD_DIM, Facts, allows_experimental, has_plan_stream
+from .pools import mla_pool
+from .settings import (
+    get_disagg,
+    get_exec,
+    get_memory,
+    get_observability,
+    get_parallel,
+    get_spec,
+)
+
+
+def runner_facts(runner: Any) -> Facts:
+    """The facts of a runner whose KV pool is allocated."""
+    model = runner.model_config
+    pool = mla_pool(runner)
+    return Facts(
+        kv_lora_rank=model.kv_lora_rank,
+        qk_rope_head_dim=model.qk_rope_head_dim,
+        pool_class=type(pool).__name__,
+        pool_dtype=str(pool.dtype).removeprefix("torch."),
+        kv_cache_dim=getattr(pool, "kv_cache_dim", HEAD_DIM),
+        is_dsa=bool(getattr(pool, "use_dsa", False) or getattr(pool, "use_nsa", False)),
+        prefill_graph=str(
+            getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")
+        ),
+        dcp_size=get_parallel().attn_dcp_size,
+        unified_memory=bool(get_memory().enable_unified_memory),
+        pdmux=bool(get_disagg().enable_pdmux),
+        topk=int(get_spec().speculative_eagle_topk or 0),
+        experimental=allows_experimental(),
+        plan_stream=has_plan_stream(),
+    )
+
+
+def metric_labels(runner: Any) -> dict[str, str] | None:
+    """Labels of a runner's counters; None where the server keeps no metrics."""
+    if not get_observability().enable_metrics:
+        return None
+    parallel = get_parallel()
+    return {
+        "model": "draft" if runner.is_draft_worker else "target",
+        "tp_rank": str(parallel.tp_rank),
+        "pp_rank": str(parallel.pp_rank),
+    }
