@@ -15,7 +15,7 @@ COPY = "copies"
 # The first pattern that is found names the family. Attention kernels stand before matrix products,
 # as their template arguments name GEMM parts too.
 _FAMILIES = [
-    (COMPACT_GATHER, r"^(?:gather|fill)_rows_kernel"),
+    (COMPACT_GATHER, r"^gather_rows_kernel"),
     (COMPACT_DIRECT, r"^attend_splits"),
     ("compact's planning", r"^(?:claim|translate|find)_kernel|^plan_splits"),
     (FLASHINFER_MLA, r"BatchMLAPage"),

@@ -32,14 +32,15 @@ class Gathering:
     """Reads the slots of the planned compact rows."""
 
     def __init__(self) -> None:
-        self._rows = SimpleNamespace(slots=torch.tensor([70, 71, 72, 73], dtype=torch.int32))
+        rows = SimpleNamespace(slots=torch.tensor([70, 71, 72, 73], dtype=torch.int32))
+        self._gathered = SimpleNamespace(rows=rows)
         planned = torch.tensor([2, 0, 1, 3], dtype=torch.int32)
         wrapper = SimpleNamespace(_kv_indices_buf=planned)
         self.forward_metadata = SimpleNamespace(decode_wrapper=wrapper)
 
     def forward_decode(self, q: Any, k: Any, v: Any, layer: Any) -> list[int]:
         planned = self.forward_metadata.decode_wrapper._kv_indices_buf.long()
-        slots: list[int] = self._rows.slots[planned].tolist()
+        slots: list[int] = self._gathered.rows.slots[planned].tolist()
         return slots
 
 

@@ -21,6 +21,6 @@ def test_a_kernel_of_the_overlay_is_known_by_what_it_does(kernel: str) -> None:
     assert family(kernel) != kernel
 
 
-def test_both_kernels_that_fill_the_buffer_tell_that_compact_is_at_work() -> None:
+def test_the_kernel_that_fills_the_buffer_tells_that_compact_is_at_work() -> None:
     names = {kernel for kernel in KERNELS if family(kernel) == COMPACT_GATHER}
-    assert names == {"gather_rows_kernel", "fill_rows_kernel"}
+    assert names == {"gather_rows_kernel"}
