@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaytool import disk, fetch
-from overlaytool.diff import Mismatch
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lock import ABSENT, Entry, Lock, digest
-from overlaytool.pin import Pin, backward, forward
+from overlaytool.patch import Mismatch, backward, forward
+from overlaytool.pin import Pin
 from overlaytool.state import APPLIED, PRISTINE, Found, Survey, survey
 from overlaytool.tree import Tree
 
@@ -27,8 +27,8 @@ class Plan:
 def plan_apply(pin: Pin, tree: Tree, lock: Lock) -> Plan:
     """What `apply` would write: the overlay's files first, then the files that lead to them.
 
-    A file of an earlier revision starts again from the pinned wheel: its patches are not kept, and
-    those of this revision, reversed, cannot fit what others made.
+    A patched file of an earlier revision starts again from the pinned wheel, as the patches that
+    made it are not kept. What earlier revisions alone had goes last, when nothing imports it.
     """
     seen = _refuse_foreign(tree, survey(tree, lock))
     patches = pin.patches()
@@ -37,14 +37,16 @@ def plan_apply(pin: Pin, tree: Tree, lock: Lock) -> Plan:
 
     def wanted(found: Found) -> bytes | None:
         entry = found.entry
-        if entry.patches or entry.applied == entry.pristine:
+        if found.retired:
+            return _pristine(entry, pristine)
+        if entry.patches:
             base = found.data if found.state == PRISTINE else _pristine(entry, pristine)
             return forward(patches, entry.path, base)
         file = overlay.get(entry.path)
         return file.read_bytes() if file else None
 
     todo = [f for f in seen.found if digest(f.data) != f.entry.applied]
-    todo.sort(key=lambda f: _order(f.entry, pin))
+    todo.sort(key=lambda f: (f.retired, _order(f.entry, pin)))
     return Plan(seen, _changes(todo, wanted, lambda entry: entry.applied))
 
 
@@ -54,7 +56,7 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
     With a wheel, its bytes are put back at every path of the lock, whatever stands there.
     """
     seen = survey(tree, lock)
-    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, mend=True)
+    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, gone=True)
     patches = pin.patches()
     pristine = _wheel_source(pin, lock, wheel)
 
@@ -72,18 +74,19 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
 
 def write(tree: Tree, lock: Lock, plan: Plan) -> None:
     """Write a plan, sweep what killed runs left, and check the result from disk."""
-    disk.clean(tree, [entry.path for entry in lock.entries])
+    paths = [*lock.earlier, *(entry.path for entry in lock.entries)]
+    disk.clean(tree, paths)
     disk.commit(tree, plan.changes)
-    disk.clean(tree, [entry.path for entry in lock.entries])
+    disk.clean(tree, paths)
     for change in plan.changes:
         if tree.read(change.path) != change.new:
             message = f"{change.path} does not hold what was written: is another program at it?"
             raise Refusal(message, Exit.FOREIGN)
 
 
-def _refuse_foreign(tree: Tree, seen: Survey, mend: bool = False) -> Survey:
-    """Of a tree that sglang was uninstalled from, `mend` accepts that upstream's files are gone."""
-    if seen.gutted and not mend:
+def _refuse_foreign(tree: Tree, seen: Survey, gone: bool = False) -> Survey:
+    """Of a tree that sglang was uninstalled from, `gone` accepts that upstream's files are gone."""
+    if seen.gutted and not gone:
         message = f"{tree.package} holds no sglang any more: {seen.rest}"
         raise Refusal(message, Exit.FOREIGN)
     rows = [f for f in seen.foreign() if not (seen.gutted and f.entry.pristine != ABSENT)]
@@ -111,10 +114,10 @@ def _changes(
         try:
             new = wanted(found)
         except Mismatch as error:
-            raise Refusal(f"{error}: run `scripts/overlay lock`", Exit.FAILED) from None
+            raise Refusal(f"{error}: run `make lock`", Exit.FAILED) from None
         if digest(new) != target(found.entry):
             message = f"{found.entry.path} was changed after the lock was written"
-            raise Refusal(f"{message}: run `scripts/overlay lock`", Exit.FAILED)
+            raise Refusal(f"{message}: run `make lock`", Exit.FAILED)
         changes.append(Change(found.entry.path, found.data, new))
     return tuple(changes)
 

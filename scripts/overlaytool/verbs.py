@@ -4,15 +4,13 @@ With --json the verbs of a tree print one object instead.
 """
 
 import argparse
-import difflib
 import json
 from collections.abc import Iterable
 
-from overlaytool import apply, disk, fetch, relock, state, tree, verify
+from overlaytool import apply, disk, fetch, state, tree, verify
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
-from overlaytool.lint import lint as lint_pin
-from overlaytool.lock import SHORT, digest, dump
+from overlaytool.lock import SHORT, digest
 from overlaytool.pin import Pin
 from overlaytool.tree import Tree
 
@@ -73,39 +71,15 @@ def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     return code
 
 
-def lock(pin: Pin, args: argparse.Namespace) -> int:
-    """Write the lock again."""
-    changed = relock.write(pin)
-    print(f"{'written' if changed else 'no difference'}: {pin.lock_file}")
-    return Exit.OK
-
-
-def lint(pin: Pin, args: argparse.Namespace) -> int:
-    """Faults in the patch files."""
-    faults = lint_pin(pin)
-    print(*faults, f"lint: {len(faults)} faults in {len(pin.series())} patches", sep="\n")
-    return Exit.FAILED if faults else Exit.OK
-
-
-def check(pin: Pin, args: argparse.Namespace) -> int:
-    """Lint; then the lock against what it is made from, with the round trip of every patch."""
-    code = lint(pin, args)
-    text = pin.lock_file.read_text() if pin.lock_file.exists() else ""
-    fresh = dump(relock.make(pin))
-    names = (f"{pin.lock_file.name} (on disk)", f"{pin.lock_file.name} (as it should be)")
-    lines = difflib.unified_diff(text.splitlines(), fresh.splitlines(), *names, n=1, lineterm="")
-    print(*lines, sep="\n", end="\n" if text != fresh else "")
-    print(f"check: the lock of {pin.release} is {'sound' if text == fresh else 'stale: run lock'}")
-    return code if text == fresh else Exit.FAILED
-
-
 def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
     if args.tree:
         return tree.at(args.tree)
     if args.python:
         return tree.of_interpreter(args.python)
     if not pin.tree.is_dir():
-        message = f"there is no {pin.tree}: run fetch, or name a tree with --tree or --python"
+        message = (
+            f"there is no {pin.tree}: run `make fetch`, or name a tree with --tree or --python"
+        )
         raise Refusal(message, Exit.USAGE)
     return tree.at(pin.tree)
 

@@ -283,6 +283,7 @@ def test_files_of_others_in_our_folder_are_kept(toy: Toy, overlay: Overlay) -> N
 
 def test_an_earlier_revision_is_upgraded_and_taken_off(toy: Toy, overlay: Overlay) -> None:
     pristine = snapshot(toy.tree)
+    toys.commit(toy)
     overlay("apply", "--tree", toy.tree)
     toy.overlay(SUPPORT, "NAME = 'newer'\n")
     toy.overlay("sglang/srt/compact/added.py", "")

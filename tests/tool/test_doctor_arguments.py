@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overlaytool import serving
+from doctortool import server_arguments as serving
 
 from tests.tool.conftest import SERVES, Doctor, Overlay
 from tests.tool.toy import Toy, install, uninstall
@@ -34,7 +34,7 @@ def test_refused_arguments_are_named_with_their_remedy(
     doctor: Doctor, arguments: list[str], remedy: str
 ) -> None:
     line = doctor(*SERVES, *arguments)["server"]
-    assert line["mark"] == "mend"
+    assert line["mark"] == "fix"
     assert remedy in line["remedy"]
 
 
@@ -138,7 +138,7 @@ def test_a_dsa_model_needs_raw_rows_and_no_prefill_graph(
         "doctor", "--json", "--python", python, "--", *SERVES, "--model-path", model, *arguments
     )
     server = [line for line in json.loads(result.out) if line["subject"] == "server"]
-    mended = [line["found"] for line in server if line["mark"] == "mend"]
+    mended = [line["found"] for line in server if line["mark"] == "fix"]
     assert len(mended) == len(refused)
     assert all(words in found for words, found in zip(refused, mended, strict=True))
     assert any("sparse attention" in line["found"] for line in server)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool import relock
+from carrytool import make_lock
 from overlaytool.lock import Lock, dump
 from overlaytool.pin import Pin
 
@@ -133,7 +134,14 @@ def pin_wheel(toy: Toy, wheel: Path) -> None:
     """Locks the pin to this wheel."""
     wheels = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest()}
     toy.pin.lock_file.write_text(dump(Lock(RELEASE, wheels, {}, ())))
-    relock.write(toy.pin)
+    make_lock.write(toy.pin)
+
+
+def commit(toy: Toy) -> None:
+    """Commit the repository as it stands."""
+    git = ["git", "-C", str(toy.repository), "-c", "user.name=n", "-c", "user.email=n@n"]
+    for command in (["init", "-q"], ["add", "patches"], ["commit", "-qm", "more"]):
+        subprocess.run([*git, *command], check=True)
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What a server's arguments ask of the backend, told to the module that the backend itself asks."""
+"""What a server's arguments ask of the backend, as facts for the module that the backend asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overlay leans on upstream, checked on source text with `ast` alone.
+"""What the overlay depends on upstream, checked on source text with `ast` alone.
 
 `contract.toml` holds what the overlay's modules need of every release, `patches/<release>/
 contract.toml` what they and the patches need of that release. Each `[[entry]]` is one upstream
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from overlaytool.contract.predicates import PREDICATES
+from overlaytool.contract.symbols import Modules, Read
 from overlaytool.errors import Exit, Refusal
-from overlaytool.predicates import PREDICATES
-from overlaytool.symbols import Modules, Read
 
 Verdict = Literal["held", "changed", "gone", "unread"]
 
