@@ -8,7 +8,6 @@ from pathlib import Path
 from overlaytool import command
 from overlaytool.command import Verb
 from overlaytool.errors import Exit, Refusal
-from overlaytool.lock import dump
 from overlaytool.pin import REPOSITORY, Pin
 
 from carrytool import drift, drift_report, make_lock, rebase
@@ -37,7 +36,7 @@ def check(pin: Pin, args: argparse.Namespace) -> int:
     """Lint; then the lock against what it is made from, with the round trip of every patch."""
     code = lint(pin, args)
     text = pin.lock_file.read_text() if pin.lock_file.exists() else ""
-    fresh = dump(make_lock.make(pin))
+    fresh = make_lock.dump(make_lock.make(pin))
     names = (f"{pin.lock_file.name} (on disk)", f"{pin.lock_file.name} (as it should be)")
     lines = difflib.unified_diff(text.splitlines(), fresh.splitlines(), *names, n=1, lineterm="")
     print(*lines, sep="\n", end="\n" if text != fresh else "")

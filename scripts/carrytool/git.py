@@ -28,8 +28,3 @@ def git(folder: Path, *arguments: str, alone: bool = True) -> subprocess.Complet
         )
     except FileNotFoundError:
         raise Refusal("git is not on PATH: install git", Exit.UNAVAILABLE) from None
-
-
-def fits(folder: Path, patch: Path, *options: str) -> bool:
-    """Whether `git apply` would apply a patch to the files below a folder."""
-    return git(folder, "apply", "--check", *options, str(patch)).returncode == 0

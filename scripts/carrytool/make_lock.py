@@ -1,19 +1,20 @@
 """Making a pin's lock from the pinned wheel, the patches and the overlay, and `patches/earlier`."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from overlaytool import fetch
-from overlaytool.errors import Exit, Refusal
+from overlaytool.errors import Refusal
 from overlaytool.lock import (
     ABSENT,
+    FORMAT,
     SHORT,
+    Earlier,
     Entry,
     Lock,
     digest,
-    dump,
-    dump_earlier,
     load,
     load_earlier,
 )
@@ -75,7 +76,7 @@ def committed(repository: Path) -> dict[tuple[str, str], str]:
     done = git(repository, *log, alone=False)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
-        raise Refusal(f"git cannot read the history of {repository}: {said}", Exit.FAILED)
+        raise Refusal(f"git cannot read the history of {repository}: {said}")
     found: dict[tuple[str, str], str] = {}
     row: dict[str, str] = {}
     for line in done.stdout.decode().splitlines():
@@ -100,10 +101,10 @@ def _round_trip(patches: Sequence[Patch], path: str, names: tuple[str, ...], sou
         applied = forward(patches, path, pristine)
         back = backward(patches, path, applied)
     except Mismatch as error:
-        raise Refusal(f"{', '.join(names)} on the pinned wheel: {error}", Exit.FAILED) from None
+        raise Refusal(f"{', '.join(names)} on the pinned wheel: {error}") from None
     if back != pristine:
         message = f"{', '.join(names)}: reversed, {path} is not as in the wheel"
-        raise Refusal(message, Exit.FAILED)
+        raise Refusal(message)
     return Entry(path, digest(pristine), digest(applied), names)
 
 
@@ -111,5 +112,44 @@ def _overlaid(pin: Pin, source: Path) -> list[Entry]:
     overlay = pin.overlay()
     for path in sorted(fetch.members(source) & overlay.keys()):
         message = f"overlay/{path} shadows an upstream file: change that by a patch"
-        raise Refusal(message, Exit.FAILED)
+        raise Refusal(message)
     return [Entry(path, ABSENT, digest(overlay[path].read_bytes())) for path in overlay]
+
+
+def dump(lock: Lock) -> str:
+    """TOML text of a lock; equal locks give equal bytes."""
+    head = [
+        "# Written by `make lock`, never by hand.",
+        f"lock = {FORMAT}",
+        "",
+        "[upstream]",
+        'name = "sglang"',
+        f"version = {_quote(lock.version)}",
+    ]
+    tables = [*_table("wheels", lock.wheels), *_table("patches", lock.patches)]
+    rows = [line for entry in sorted(lock.entries, key=lambda e: e.path) for line in _row(entry)]
+    return "\n".join([*head, *tables, *rows, ""])
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)
+
+
+def _table(name: str, table: Mapping[str, str]) -> list[str]:
+    return ["", f"[{name}]", *(f"{_quote(key)} = {_quote(table[key])}" for key in sorted(table))]
+
+
+def _row(entry: Entry) -> list[str]:
+    lines = ["", "[[path]]"]
+    lines += [
+        f"{name} = {_quote(getattr(entry, name))}" for name in ("path", "pristine", "applied")
+    ]
+    if entry.patches:
+        lines.append(f"patches = [{', '.join(map(_quote, entry.patches))}]")
+    return lines
+
+
+def dump_earlier(earlier: Earlier) -> str:
+    """Text of `patches/earlier`; equal contents give equal bytes."""
+    rows = [(path, *row) for path, rows in earlier.items() for row in rows.items()]
+    return "".join(f"{applied} {pristine} {path}\n" for path, applied, pristine in sorted(rows))

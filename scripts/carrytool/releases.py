@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from overlaytool import fetch
 from overlaytool.errors import Exit, Refusal
 from overlaytool.fetch import last_line, pip
 from overlaytool.tree import PACKAGE
@@ -67,14 +68,5 @@ def wheel(project: str, version: str, folder: Path) -> Path:
     Wheels of one release differ in their compiled files alone, so any of them will do.
     """
     stem = f"{project.replace('-', '_')}-{version}-"
-    for found in sorted(folder.glob(f"{stem}*.whl")):
-        return found
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as staging:
-        run = pip(["download", "--dest", staging, f"{project}=={version}"])
-        fetched = next(Path(staging).glob("*.whl"), None)
-        if run.returncode or fetched is None:
-            reason = f"pip could not fetch {project} {version} ({last_line(run.stderr)})"
-            message = f"{reason}: give it a network, or PIP_FIND_LINKS, and a release that exists"
-            raise Refusal(message, Exit.UNTRIED)
-        return fetched.replace(folder / fetched.name)
+    found = sorted(folder.glob(f"{stem}*.whl"))
+    return found[0] if found else fetch.download(f"{project}=={version}", "", folder)

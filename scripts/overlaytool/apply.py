@@ -114,10 +114,10 @@ def _changes(
         try:
             new = wanted(found)
         except Mismatch as error:
-            raise Refusal(f"{error}: run `make lock`", Exit.FAILED) from None
+            raise Refusal(f"{error}: run `make lock`") from None
         if digest(new) != target(found.entry):
             message = f"{found.entry.path} was changed after the lock was written"
-            raise Refusal(f"{message}: run `make lock`", Exit.FAILED)
+            raise Refusal(f"{message}: run `make lock`")
         changes.append(Change(found.entry.path, found.data, new))
     return tuple(changes)
 

@@ -41,6 +41,6 @@ EXIT_HELP = {
 class Refusal(Exception):
     """A sentence that says what is wrong and the remedy, and the exit code that goes with it."""
 
-    def __init__(self, message: str, code: Exit) -> None:
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
         self.code = code

@@ -23,18 +23,26 @@ def wheel(pin: Pin, version: str, hashes: Mapping[str, str]) -> Path:
         file = pin.wheels / name
         if file.is_file() and sha256_of(file) == sha256:
             return file
-    pin.wheels.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=pin.wheels) as folder:
-        requirements = Path(folder) / "requirements.txt"
-        flags = " ".join(f"--hash=sha256:{sha256}" for sha256 in sorted(set(hashes.values())))
-        requirements.write_text(f"{PACKAGE}=={version} {flags}\n")
-        run = pip(["download", "--require-hashes", "-r", str(requirements), "--dest", folder])
-        fetched = next(Path(folder).glob("*.whl"), None)
+    flags = " ".join(f"--hash=sha256:{sha256}" for sha256 in sorted(set(hashes.values())))
+    return download(f"{PACKAGE}=={version}", flags, pin.wheels)
+
+
+def download(requirement: str, flags: str, folder: Path) -> Path:
+    """A wheel that pip fetches for this interpreter; with hashes among the flags, by its hash.
+
+    Raises `Refusal` (6).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as staging:
+        listed = Path(staging) / "requirements.txt"
+        listed.write_text(f"{requirement} {flags}\n")
+        run = pip(["download", "-r", str(listed), "--dest", staging])
+        fetched = next(Path(staging).glob("*.whl"), None)
         if run.returncode or not fetched:
-            reason = f"pip could not fetch {PACKAGE} {version} ({last_line(run.stderr)})"
+            reason = f"pip could not fetch {requirement} ({last_line(run.stderr)})"
             message = f"{reason}: give it a network, or a folder of wheels with PIP_FIND_LINKS"
             raise Refusal(message, Exit.UNAVAILABLE)
-        return fetched.replace(pin.wheels / fetched.name)
+        return fetched.replace(folder / fetched.name)
 
 
 def pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -6,14 +6,13 @@ each: 16 digits of the sha256 of a file that they wrote, the sha256 of upstream'
 """
 
 import hashlib
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from overlaytool.errors import Exit, Refusal
+from overlaytool.errors import Refusal
 from overlaytool.patch import PATH
 
 ABSENT = "absent"
@@ -71,9 +70,9 @@ def load(file: Path, earlier: Path) -> Lock:
         return Lock(version, table["wheels"], table["patches"], entries, past)
     except FileNotFoundError:
         message = f"{file} is missing: write it with `make lock`"
-        raise Refusal(message, Exit.FAILED) from None
+        raise Refusal(message) from None
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise Refusal(f"{file} is not a lock of this tool: {error}", Exit.FAILED) from None
+        raise Refusal(f"{file} is not a lock of this tool: {error}") from None
 
 
 def load_earlier(file: Path) -> dict[str, dict[str, str]]:
@@ -83,12 +82,6 @@ def load_earlier(file: Path) -> dict[str, dict[str, str]]:
         applied, pristine, path = line.split(" ")
         found.setdefault(_plain(path), {})[applied] = pristine
     return found
-
-
-def dump_earlier(earlier: Earlier) -> str:
-    """Text of `patches/earlier`; equal contents give equal bytes."""
-    rows = [(path, *row) for path, rows in earlier.items() for row in rows.items()]
-    return "".join(f"{applied} {pristine} {path}\n" for path, applied, pristine in sorted(rows))
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
@@ -101,36 +94,3 @@ def _plain(path: str) -> str:
     if not PATH.fullmatch(path):
         raise ValueError(f"{path!r} is no plain path below sglang/")
     return path
-
-
-def dump(lock: Lock) -> str:
-    """TOML text of a lock; equal locks give equal bytes."""
-    head = [
-        "# Written by `scripts/overlay lock`, never by hand.",
-        f"lock = {FORMAT}",
-        "",
-        "[upstream]",
-        'name = "sglang"',
-        f"version = {_quote(lock.version)}",
-    ]
-    tables = [*_table("wheels", lock.wheels), *_table("patches", lock.patches)]
-    rows = [line for entry in sorted(lock.entries, key=lambda e: e.path) for line in _row(entry)]
-    return "\n".join([*head, *tables, *rows, ""])
-
-
-def _quote(text: str) -> str:
-    return json.dumps(text)
-
-
-def _table(name: str, table: Mapping[str, str]) -> list[str]:
-    return ["", f"[{name}]", *(f"{_quote(key)} = {_quote(table[key])}" for key in sorted(table))]
-
-
-def _row(entry: Entry) -> list[str]:
-    lines = ["", "[[path]]"]
-    lines += [
-        f"{name} = {_quote(getattr(entry, name))}" for name in ("path", "pristine", "applied")
-    ]
-    if entry.patches:
-        lines.append(f"patches = [{', '.join(map(_quote, entry.patches))}]")
-    return lines

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from overlaytool.errors import Exit, Refusal
+from overlaytool.errors import Refusal
 
 PATH = re.compile(r"sglang(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+")
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?\n")
@@ -18,9 +18,6 @@ _NO_NEWLINE = b"\\ No newline at end of file\n"
 
 class Mismatch(Refusal):
     """A patch does not fit the bytes that it is applied to."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, Exit.FAILED)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def parse_patch(name: str, data: bytes) -> Patch:
             raise ValueError("the patch changes nothing")
     except (ValueError, IndexError, KeyError) as error:
         at = min(at + 1, len(lines))
-        raise Refusal(f"{name}:{at}: not understood: {error}", Exit.FAILED) from None
+        raise Refusal(f"{name}:{at}: not understood: {error}") from None
     return Patch(name, header, files)
 
 

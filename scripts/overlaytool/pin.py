@@ -53,10 +53,10 @@ class Pin:
         try:
             lines = file.read_text().splitlines()
         except OSError as error:
-            raise Refusal(f"cannot read {file}: {error.strerror}", Exit.FAILED) from None
+            raise Refusal(f"cannot read {file}: {error.strerror}") from None
         names = [text for line in lines if (text := line.split("#")[0].strip())]
         if len(set(names)) != len(names) or any("/" in name for name in names):
-            raise Refusal(f"{file} names a patch twice or outside its folder", Exit.FAILED)
+            raise Refusal(f"{file} names a patch twice or outside its folder")
         return names
 
     def patches(self) -> list[Patch]:
@@ -69,7 +69,7 @@ class Pin:
             return (self.folder / name).read_bytes()
         except OSError as error:
             message = f"cannot read {self.folder / name}: {error.strerror}"
-            raise Refusal(message, Exit.FAILED) from None
+            raise Refusal(message) from None
 
     def overlay(self) -> dict[str, Path]:
         """The overlay's files, by the path that each takes in a tree."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carrytool import make_lock
-from overlaytool.lock import Lock, dump
+from overlaytool.lock import Lock
 from overlaytool.pin import Pin
 
 RELEASE = "1.2.3"
@@ -133,7 +133,7 @@ def make(folder: Path, upstream: dict[str, str] | None = None) -> Toy:
 def pin_wheel(toy: Toy, wheel: Path) -> None:
     """Locks the pin to this wheel."""
     wheels = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest()}
-    toy.pin.lock_file.write_text(dump(Lock(RELEASE, wheels, {}, ())))
+    toy.pin.lock_file.write_text(make_lock.dump(Lock(RELEASE, wheels, {}, ())))
     make_lock.write(toy.pin)
 
 
