@@ -16,8 +16,7 @@ from overlaytool.errors import Refusal
 from overlaytool.pin import Pin
 from overlaytool.state import APPLIED, FOREIGN, PRISTINE, Survey, survey
 
-from doctortool import installation
-from doctortool import server_arguments as serving
+from doctortool import installation, server_arguments
 
 WELL, FIX, NOTE = "ok", "fix", "note"
 LEAST_CAPABILITY = (8, 0)
@@ -53,7 +52,7 @@ def examine(pin: Pin, executable: str, server: argparse.Namespace | None) -> Ite
     yield from _cards(gpus)
     yield from _cuda(python, installation.driver_cuda())
     capability = gpus[0].capability if gpus else None
-    support = serving.load_support()
+    support = server_arguments.load_support()
     yield from _strategy(support, server, capability, python)
     if server is not None:
         yield from _server(support, server, capability, pin.release)
@@ -170,7 +169,7 @@ def _decode_strategy(
     most = support.capacity_rows(sys.maxsize, settings)
     named = server is not None and server.max_total_tokens
     rows = server.max_total_tokens + server.page_size if server is not None and named else most
-    heads = serving.query_heads(server) if server is not None else None
+    heads = server_arguments.query_heads(server) if server is not None else None
     name, why = support.decode_strategy(rows, settings, card, heads, plain=plain)
     return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
@@ -178,12 +177,12 @@ def _decode_strategy(
 def _server(
     support: ModuleType, server: argparse.Namespace, capability: str | None, release: str
 ) -> Iterator[Line]:
-    if not serving.names_backend(server, support.NAME):
+    if not server_arguments.names_backend(server, support.NAME):
         remedy = f"add --attention-backend {support.NAME}"
         yield Line(FIX, "server", f"no attention-backend flag names {support.NAME}", remedy)
     if server.model_path:
         yield from _model(server)
-    facts = serving.facts(server, support, capability, release)
+    facts = server_arguments.facts(server, support, capability, release)
     reasons = support.refusals(facts)
     if not support.casts_keys(facts):
         found = f"a {facts.pool_dtype} pool needs no cast: the backend is stock FlashInfer MLA"
@@ -198,7 +197,7 @@ def _server(
 
 
 def _model(server: argparse.Namespace) -> Iterator[Line]:
-    config = serving.model_config(server)
+    config = server_arguments.model_config(server)
     if config is None:
         found = f"{server.model_path} holds no config.json to read: dense MLA is assumed"
         yield Line(NOTE, "model", found)

@@ -108,7 +108,7 @@ def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def query_heads(options: argparse.Namespace) -> int | None:
-    """Query heads of a rank; None where no local config.json tells the model's."""
+    """Query heads of a rank; None where no local config.json states the model's."""
     heads = (model_config(options) or {}).get("num_attention_heads")
     share = options.tp_size // (options.dp_size if options.enable_dp_attention else 1)
     return heads // max(share, 1) if isinstance(heads, int) else None
@@ -117,7 +117,7 @@ def query_heads(options: argparse.Namespace) -> int | None:
 def facts(
     options: argparse.Namespace, support: ModuleType, capability: str | None, release: str
 ) -> Any:
-    """The `Facts` of such a server; what the model's config does not tell keeps its default."""
+    """The `Facts` of such a server; what the model's config does not state keeps its default."""
     config = model_config(options) or {}
     is_dsa = config.get("index_topk") is not None
     dtype = _POOL_DTYPES.get(options.kv_cache_dtype, options.kv_cache_dtype)

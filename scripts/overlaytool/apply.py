@@ -13,8 +13,6 @@ from overlaytool.pin import Pin
 from overlaytool.state import APPLIED, PRISTINE, Found, Survey, survey
 from overlaytool.tree import Tree
 
-Source = Callable[[str], bytes | None]
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -32,15 +30,14 @@ def plan_apply(pin: Pin, tree: Tree, lock: Lock) -> Plan:
     """
     seen = _refuse_foreign(tree, survey(tree, lock))
     patches = pin.patches()
-    pristine = _wheel_source(pin, lock)
     overlay = pin.overlay()
 
     def wanted(found: Found) -> bytes | None:
         entry = found.entry
         if found.retired:
-            return _pristine(entry, pristine)
+            return _pristine(entry, pin, lock)
         if entry.patches:
-            base = found.data if found.state == PRISTINE else _pristine(entry, pristine)
+            base = found.data if found.state == PRISTINE else _pristine(entry, pin, lock)
             return forward(patches, entry.path, base)
         file = overlay.get(entry.path)
         return file.read_bytes() if file else None
@@ -58,12 +55,11 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
     seen = survey(tree, lock)
     _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, gone=True)
     patches = pin.patches()
-    pristine = _wheel_source(pin, lock, wheel)
 
     def wanted(found: Found) -> bytes | None:
         if found.state == APPLIED and found.entry.patches and not wheel:
             return backward(patches, found.entry.path, found.data)
-        return _pristine(found.entry, pristine)
+        return _pristine(found.entry, pin, lock, wheel)
 
     todo = [f for f in seen.found if digest(f.data) != f.entry.pristine or f.link]
     if seen.gutted and not wheel:
@@ -122,17 +118,11 @@ def _changes(
     return tuple(changes)
 
 
-def _wheel_source(pin: Pin, lock: Lock, wheel: Path | None = None) -> Source:
-    def read(path: str) -> bytes | None:
-        return fetch.member(wheel or fetch.wheel(pin, lock.version, lock.wheels), path)
-
-    return read
-
-
-def _pristine(entry: Entry, source: Source) -> bytes | None:
+def _pristine(entry: Entry, pin: Pin, lock: Lock, wheel: Path | None = None) -> bytes | None:
     if entry.pristine == ABSENT:
         return None
-    data = source(entry.path)
+    source = wheel or fetch.wheel(pin, lock.version, lock.wheels)
+    data = fetch.member(source, entry.path)
     if digest(data) != entry.pristine:
         message = f"the wheel's {entry.path} is not the pinned one: take the wheel of the pin"
         raise Refusal(message, Exit.UNAVAILABLE)

@@ -27,7 +27,7 @@ def plan(pin: Pin, args: argparse.Namespace) -> int:
     where = _tree(pin, args)
     todo = apply.plan_apply(pin, where, pin.lock())
     verdict = f"plan: {where.package} is {todo.survey.state}; {_sum(todo.changes)} to write"
-    _tell_changes(pin, where, todo, args, verdict)
+    _print_changes(pin, where, todo, args, verdict)
     return Exit.OK
 
 
@@ -38,7 +38,7 @@ def apply_overlay(pin: Pin, args: argparse.Namespace) -> int:
         todo = apply.plan_apply(pin, where, lock)
         apply.write(where, lock, todo)
     done = f"applied: {_sum(todo.changes)} written" if todo.changes else "already applied"
-    _tell_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
+    _print_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
@@ -49,7 +49,7 @@ def unapply_overlay(pin: Pin, args: argparse.Namespace) -> int:
         todo = apply.plan_unapply(pin, where, lock, args.from_wheel)
         apply.write(where, lock, todo)
     done = f"unapplied: {_sum(todo.changes)} put back" if todo.changes else "nothing to unapply"
-    _tell_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
+    _print_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
@@ -96,17 +96,21 @@ def _status(pin: Pin, where: Tree, args: argparse.Namespace) -> int:
         f"{seen.state}{hint or hints.get(seen.state, '')}: sglang {pin.release} at {where.package}"
     )
     table = {"files": {found.entry.path: found.state for found in seen.found}}
-    _tell(args, seen.found, verdict, _facts(pin, where, seen) | table)
+    _print(args, seen.found, verdict, _facts(pin, where, seen) | table)
     return seen.code
 
 
-def _tell_changes(
+def _print_changes(
     pin: Pin, where: Tree, todo: apply.Plan, args: argparse.Namespace, verdict: str
 ) -> None:
     overwritten = args.verb == "unapply" and args.from_wheel is not None
-    lines = [_line(change, overwritten) for change in todo.changes]
+    lines = [
+        f"{_word(change):<9}  {change.path}"
+        + (f"  held {digest(change.old)[:SHORT]}" if overwritten else "")
+        for change in todo.changes
+    ]
     table = {"changes": {change.path: _word(change) for change in todo.changes}}
-    _tell(args, lines, verdict, _facts(pin, where, todo.survey) | table)
+    _print(args, lines, verdict, _facts(pin, where, todo.survey) | table)
 
 
 def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
@@ -114,18 +118,13 @@ def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
     return {"release": pin.release, "package": str(where.package), "state": seen.state}
 
 
-def _tell(
+def _print(
     args: argparse.Namespace, lines: Iterable[object], verdict: str, table: dict[str, object]
 ) -> None:
     if args.json:
         print(json.dumps(table, indent=2))
     else:
         print(*lines, verdict, sep="\n")
-
-
-def _line(change: Change, overwritten: bool) -> str:
-    held = f"  held {digest(change.old)[:SHORT]}" if overwritten else ""
-    return f"{_word(change):<9}  {change.path}{held}"
 
 
 def _word(change: Change) -> str:
