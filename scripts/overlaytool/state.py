@@ -100,10 +100,16 @@ def _look(tree: Tree, lock: Lock, entry: Entry) -> Found:
 
 
 def _retired(tree: Tree, lock: Lock, path: str) -> Found | None:
-    """A file that an earlier revision left where this one writes none; others' are not ours."""
-    data = None if tree.link(path) else tree.read(path)
-    pristine = lock.earlier[path].get(digest(data)[:SHORT])
-    return Found(Entry(path, pristine, pristine), EARLIER, data) if pristine else None
+    """A file that an earlier revision left where this one writes none.
+
+    Unknown bytes are an edit of ours where upstream has no file, and upstream's own elsewhere.
+    """
+    rows, link = lock.earlier[path], tree.link(path)
+    data = None if link else tree.read(path)
+    if pristine := rows.get(digest(data)[:SHORT]):
+        return Found(Entry(path, pristine, pristine), EARLIER, data)
+    edited = (data is not None or link) and set(rows.values()) == {ABSENT}
+    return Found(Entry(path, ABSENT, ABSENT), FOREIGN, data, link) if edited else None
 
 
 def _gutted(tree: Tree, found: list[Found]) -> bool:

@@ -77,9 +77,7 @@ def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
     if args.python:
         return tree.of_interpreter(args.python)
     if not pin.tree.is_dir():
-        message = (
-            f"there is no {pin.tree}: run `make fetch`, or name a tree with --tree or --python"
-        )
+        message = f"{pin.tree} is missing: run `make fetch`, or name one with --tree or --python"
         raise Refusal(message, Exit.USAGE)
     return tree.at(pin.tree)
 
