@@ -6,7 +6,6 @@ TO :=
 
 pin := $(if $(PIN),--pin $(PIN))
 where := $(if $(TREE),--tree "$(TREE)") $(if $(PYTHON),--python "$(PYTHON)")
-overlay := scripts/overlay
 test_python := .venv/bin/python
 python := "$(or $(PYTHON),python3)"
 
@@ -18,41 +17,41 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 fetch: ## fetch the pinned wheel and unpack it to build/sglang-<release>
-	@$(overlay) fetch $(pin)
+	@scripts/overlay fetch $(pin)
 
 plan: $(if $(strip $(where)),,fetch) ## list what apply would write
-	@$(overlay) plan $(pin) $(where)
+	@scripts/overlay plan $(pin) $(where)
 
 apply: $(if $(strip $(where)),,fetch) ## apply the overlay, finish it, or upgrade it
-	@$(overlay) apply $(pin) $(where)
+	@scripts/overlay apply $(pin) $(where)
 
 unapply: ## give every file its pristine bytes back (WHEEL=<file>: from that wheel)
-	@$(overlay) unapply $(pin) $(where) $(if $(WHEEL),--from-wheel "$(WHEEL)")
+	@scripts/overlay unapply $(pin) $(where) $(if $(WHEEL),--from-wheel "$(WHEEL)")
 
-status: ## tell the state of the tree
-	@$(overlay) status $(pin) $(where)
+status: ## print the state of the tree
+	@scripts/overlay status $(pin) $(where)
 
 verify: $(if $(PYTHON),,venv) ## status, then every hook point
-	@$(overlay) verify $(pin) $(where)
+	@scripts/overlay verify $(pin) $(where)
 
-lock: ## write the pin's lock again
-	@$(overlay) lock $(pin)
+lock: ## write the pin's lock again, and patches/earlier
+	@scripts/carry lock $(pin)
 
 lint: ## check the form of the patches
-	@$(overlay) lint $(pin)
+	@scripts/carry lint $(pin)
 
 check: ## lint, round trip, the lock's difference, and the contract on the pin's own release
-	@$(overlay) check $(pin)
-	@$(overlay) drift $(pin) --to $(or $(PIN),$(file <patches/default))
+	@scripts/carry check $(pin)
+	@scripts/carry drift $(pin) --to $(or $(PIN),$(file <patches/default))
 
 drift: ## what a newer release would break (TO=<release or folder>)
-	@$(overlay) drift $(pin) $(if $(TO),--to "$(TO)")
+	@scripts/carry drift $(pin) $(if $(TO),--to "$(TO)")
 
 rebase: ## carry the pin to TO=<release or folder>
-	@$(overlay) rebase $(pin) $(if $(TO),--to "$(TO)")
+	@scripts/carry rebase $(pin) $(if $(TO),--to "$(TO)")
 
-doctor: ## what of an installation is well, and how to mend the rest (PYTHON=)
-	@$(overlay) doctor $(pin) $(if $(PYTHON),--python "$(PYTHON)")
+doctor: ## print what of an installation is well, and how to fix the rest (PYTHON=)
+	@scripts/doctor $(pin) $(if $(PYTHON),--python "$(PYTHON)")
 
 venv:
 	@PYTHON="$(PYTHON)" ci/venv.sh

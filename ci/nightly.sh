@@ -6,7 +6,7 @@
 #   PIN      the pin to carry (default: patches/default)
 #   TESTS    the command that tests the new pin (default: make test)
 # Leaves out/nightly/: summary.md, the reports in <pin>..<release>/, rebase.log and tests.log.
-# exit: as `scripts/overlay drift` (0, 10, 20, 30, 40); 1 if the tests of the new pin fail;
+# exit: as `scripts/carry drift` (0, 10, 20, 30, 40); 1 if the tests of the new pin fail;
 #       2 for a usage error
 set -euo pipefail
 
@@ -25,8 +25,8 @@ rm -rf "$out"
 mkdir -p "$out"
 
 code=0
-scripts/overlay drift "${pin[@]}" ${1:+--to "$1"} --out "$out" || code=$?
-report=$(find "$out" -name report.json)
+scripts/carry drift "${pin[@]}" ${1:+--to "$1"} --out "$out" || code=$?
+report=$(find "$out" -name report.md)
 if [ -z "$report" ]; then
     echo "# No drift report: the newest sglang could not be looked at (exit $code)" \
         >"$out/summary.md"
@@ -46,7 +46,7 @@ landed=
 if [ -d "patches/$target" ]; then
     echo "patches/$target is there; nothing to carry." >>"$out/summary.md"
 elif [ "$code" -lt 20 ]; then
-    scripts/overlay rebase "${pin[@]}" --to "$target" --out "$out" >"$out/rebase.log" 2>&1 || true
+    scripts/carry rebase "${pin[@]}" --to "$target" --out "$out" >"$out/rebase.log" 2>&1 || true
     [ -f "patches/$target/lock.toml" ] && landed=$target
     fenced <"$out/rebase.log" >>"$out/summary.md"
 else

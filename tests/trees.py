@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from overlaytool import fetch
-from overlaytool.pin import REPOSITORY, find, forward
+from overlaytool.patch import forward
+from overlaytool.pin import REPOSITORY, find
 
 Answer = TypeVar("Answer")
 
@@ -71,7 +72,7 @@ def _alone(name: str) -> Iterator[None]:
 def _overlaid(release: str) -> dict[str, bytes | None]:
     pin = find(REPOSITORY, release)
     patches = pin.patches()
-    patched = {file.path for patch in patches for file in patch.files}
+    patched = {path for patch in patches for path in patch.files}
     return {
         **{path: forward(patches, path, fetch.member(wheel(release), path)) for path in patched},
         **{path: file.read_bytes() for path, file in pin.overlay().items()},

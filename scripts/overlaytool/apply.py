@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaytool import disk, fetch
-from overlaytool.diff import Mismatch
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lock import ABSENT, Entry, Lock, digest
-from overlaytool.pin import Pin, backward, forward
+from overlaytool.patch import Mismatch, backward, forward
+from overlaytool.pin import Pin
 from overlaytool.state import APPLIED, PRISTINE, Found, Survey, survey
 from overlaytool.tree import Tree
-
-Source = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -27,24 +25,25 @@ class Plan:
 def plan_apply(pin: Pin, tree: Tree, lock: Lock) -> Plan:
     """What `apply` would write: the overlay's files first, then the files that lead to them.
 
-    A file of an earlier revision starts again from the pinned wheel: its patches are not kept, and
-    those of this revision, reversed, cannot fit what others made.
+    A patched file of an earlier revision starts again from the pinned wheel, as the patches that
+    made it are not kept. What earlier revisions alone had goes last, when nothing imports it.
     """
     seen = _refuse_foreign(tree, survey(tree, lock))
     patches = pin.patches()
-    pristine = _wheel_source(pin, lock)
     overlay = pin.overlay()
 
     def wanted(found: Found) -> bytes | None:
         entry = found.entry
-        if entry.patches or entry.applied == entry.pristine:
-            base = found.data if found.state == PRISTINE else _pristine(entry, pristine)
+        if found.retired:
+            return _pristine(entry, pin, lock)
+        if entry.patches:
+            base = found.data if found.state == PRISTINE else _pristine(entry, pin, lock)
             return forward(patches, entry.path, base)
         file = overlay.get(entry.path)
         return file.read_bytes() if file else None
 
     todo = [f for f in seen.found if digest(f.data) != f.entry.applied]
-    todo.sort(key=lambda f: _order(f.entry, pin))
+    todo.sort(key=lambda f: (f.retired, _order(f.entry, pin)))
     return Plan(seen, _changes(todo, wanted, lambda entry: entry.applied))
 
 
@@ -54,14 +53,13 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
     With a wheel, its bytes are put back at every path of the lock, whatever stands there.
     """
     seen = survey(tree, lock)
-    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, mend=True)
+    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, gone=True)
     patches = pin.patches()
-    pristine = _wheel_source(pin, lock, wheel)
 
     def wanted(found: Found) -> bytes | None:
         if found.state == APPLIED and found.entry.patches and not wheel:
             return backward(patches, found.entry.path, found.data)
-        return _pristine(found.entry, pristine)
+        return _pristine(found.entry, pin, lock, wheel)
 
     todo = [f for f in seen.found if digest(f.data) != f.entry.pristine or f.link]
     if seen.gutted and not wheel:
@@ -72,18 +70,19 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
 
 def write(tree: Tree, lock: Lock, plan: Plan) -> None:
     """Write a plan, sweep what killed runs left, and check the result from disk."""
-    disk.clean(tree, [entry.path for entry in lock.entries])
+    paths = [*lock.earlier, *(entry.path for entry in lock.entries)]
+    disk.clean(tree, paths)
     disk.commit(tree, plan.changes)
-    disk.clean(tree, [entry.path for entry in lock.entries])
+    disk.clean(tree, paths)
     for change in plan.changes:
         if tree.read(change.path) != change.new:
             message = f"{change.path} does not hold what was written: is another program at it?"
             raise Refusal(message, Exit.FOREIGN)
 
 
-def _refuse_foreign(tree: Tree, seen: Survey, mend: bool = False) -> Survey:
-    """Of a tree that sglang was uninstalled from, `mend` accepts that upstream's files are gone."""
-    if seen.gutted and not mend:
+def _refuse_foreign(tree: Tree, seen: Survey, gone: bool = False) -> Survey:
+    """Of a tree that sglang was uninstalled from, `gone` accepts that upstream's files are gone."""
+    if seen.gutted and not gone:
         message = f"{tree.package} holds no sglang any more: {seen.rest}"
         raise Refusal(message, Exit.FOREIGN)
     rows = [f for f in seen.foreign() if not (seen.gutted and f.entry.pristine != ABSENT)]
@@ -111,25 +110,19 @@ def _changes(
         try:
             new = wanted(found)
         except Mismatch as error:
-            raise Refusal(f"{error}: run `scripts/overlay lock`", Exit.FAILED) from None
+            raise Refusal(f"{error}: run `make lock`") from None
         if digest(new) != target(found.entry):
             message = f"{found.entry.path} was changed after the lock was written"
-            raise Refusal(f"{message}: run `scripts/overlay lock`", Exit.FAILED)
+            raise Refusal(f"{message}: run `make lock`")
         changes.append(Change(found.entry.path, found.data, new))
     return tuple(changes)
 
 
-def _wheel_source(pin: Pin, lock: Lock, wheel: Path | None = None) -> Source:
-    def read(path: str) -> bytes | None:
-        return fetch.member(wheel or fetch.wheel(pin, lock.version, lock.wheels), path)
-
-    return read
-
-
-def _pristine(entry: Entry, source: Source) -> bytes | None:
+def _pristine(entry: Entry, pin: Pin, lock: Lock, wheel: Path | None = None) -> bytes | None:
     if entry.pristine == ABSENT:
         return None
-    data = source(entry.path)
+    source = wheel or fetch.wheel(pin, lock.version, lock.wheels)
+    data = fetch.member(source, entry.path)
     if digest(data) != entry.pristine:
         message = f"the wheel's {entry.path} is not the pinned one: take the wheel of the pin"
         raise Refusal(message, Exit.UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""All writes to a tree: staged beside their targets, then moved, so that each file is old or new.
+"""All writes to a tree: staged next to their targets, then moved, so that each file is old or new.
 
 A file of the tree is never opened for writing: a package manager may have hard-linked it to its
 cache and to other environments, and `os.replace` leaves those their bytes.

@@ -31,9 +31,9 @@ EXIT_HELP = {
     Exit.UNAVAILABLE: "the wheel could not be had, or the tree could not be imported",
     Exit.BUSY: "another process is changing the tree",
     Exit.UNWRITABLE: "the tree cannot be read or written; nothing was changed",
-    Exit.REFRESH: "refresh: a patch moved, merged or is upstream, or upstream mended its fault",
+    Exit.REFRESH: "refresh: a patch moved, merged or is upstream, or upstream fixed its fault",
     Exit.CONFLICT: "a patch conflicts, fits in several places, or its target is gone",
-    Exit.CONTRACT: "the contract is broken: upstream changed what the overlay leans on",
+    Exit.CONTRACT: "the contract is broken: upstream changed what the overlay depends on",
     Exit.UNTRIED: "could not be tried; never to be read as clean",
 }
 
@@ -41,6 +41,6 @@ EXIT_HELP = {
 class Refusal(Exception):
     """A sentence that says what is wrong and the remedy, and the exit code that goes with it."""
 
-    def __init__(self, message: str, code: Exit) -> None:
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
         self.code = code

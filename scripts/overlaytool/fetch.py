@@ -1,55 +1,17 @@
 """The pinned wheel: found and fetched with pip, checked by hash, unpacked."""
 
 import hashlib
-import json
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lock import Lock
 from overlaytool.pin import Pin
 from overlaytool.tree import PACKAGE
-
-PYTHONS = ("3.11", "3.12", "3.13")
-PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_34_aarch64")
-
-
-def wheel_hashes(release: str) -> dict[str, str]:
-    """sha256 of every wheel of a release that pip finds for `PYTHONS` and `PLATFORMS`, by name."""
-    found: dict[str, str] = {}
-    trouble, unreachable = "", False
-    for python in PYTHONS:
-        for platform in PLATFORMS:
-            run = _resolve(release, python, platform)
-            if run.returncode == 0:
-                found.update(_report(run.stdout))
-                continue
-            trouble = last_line(run.stderr)
-            unreachable = unreachable or "Retrying" in run.stderr
-    if not found or unreachable:
-        message = f"pip finds no wheel of {PACKAGE} {release}: {trouble}"
-        raise Refusal(message, Exit.UNAVAILABLE)
-    return found
-
-
-def _resolve(release: str, python: str, platform: str) -> subprocess.CompletedProcess[str]:
-    options = ["--dry-run", "--report", "-", "--ignore-installed"]
-    options += ["--python-version", python, "--platform", platform, "--implementation", "cp"]
-    with tempfile.TemporaryDirectory() as target:
-        return pip(["install", *options, "--target", target, f"{PACKAGE}=={release}"])
-
-
-def _report(text: str) -> dict[str, str]:
-    downloads = [row["download_info"] for row in json.loads(text)["install"]]
-    return {
-        Path(unquote(urlsplit(info["url"]).path)).name: info["archive_info"]["hashes"]["sha256"]
-        for info in downloads
-    }
 
 
 def wheel(pin: Pin, version: str, hashes: Mapping[str, str]) -> Path:
@@ -61,18 +23,26 @@ def wheel(pin: Pin, version: str, hashes: Mapping[str, str]) -> Path:
         file = pin.wheels / name
         if file.is_file() and sha256_of(file) == sha256:
             return file
-    pin.wheels.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=pin.wheels) as folder:
-        requirements = Path(folder) / "requirements.txt"
-        flags = " ".join(f"--hash=sha256:{sha256}" for sha256 in sorted(set(hashes.values())))
-        requirements.write_text(f"{PACKAGE}=={version} {flags}\n")
-        run = pip(["download", "--require-hashes", "-r", str(requirements), "--dest", folder])
-        fetched = next(Path(folder).glob("*.whl"), None)
+    flags = " ".join(f"--hash=sha256:{sha256}" for sha256 in sorted(set(hashes.values())))
+    return download(f"{PACKAGE}=={version}", flags, pin.wheels)
+
+
+def download(requirement: str, flags: str, folder: Path) -> Path:
+    """A wheel that pip fetches for this interpreter; with hashes among the flags, by its hash.
+
+    Raises `Refusal` (6).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as staging:
+        listed = Path(staging) / "requirements.txt"
+        listed.write_text(f"{requirement} {flags}\n")
+        run = pip(["download", "-r", str(listed), "--dest", staging])
+        fetched = next(Path(staging).glob("*.whl"), None)
         if run.returncode or not fetched:
-            reason = f"pip could not fetch {PACKAGE} {version} ({last_line(run.stderr)})"
+            reason = f"pip could not fetch {requirement} ({last_line(run.stderr)})"
             message = f"{reason}: give it a network, or a folder of wheels with PIP_FIND_LINKS"
             raise Refusal(message, Exit.UNAVAILABLE)
-        return fetched.replace(pin.wheels / fetched.name)
+        return fetched.replace(folder / fetched.name)
 
 
 def pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -1,13 +1,19 @@
-"""The lock of a pin: the sha256 of what it is made from, and of both states of each path."""
+"""The lock of a pin: the sha256 of what it is made from, and of both states of each path.
+
+Next to the locks, `patches/earlier` holds what earlier revisions of all pins left in trees, a line
+each: 16 digits of the sha256 of a file that they wrote, the sha256 of upstream's own file or
+`absent`, and the path. An upgrade knows its own old files by it.
+"""
 
 import hashlib
-import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from overlaytool.errors import Exit, Refusal
+from overlaytool.errors import Refusal
+from overlaytool.patch import PATH
 
 ABSENT = "absent"
 FORMAT = 1
@@ -19,27 +25,32 @@ SHORT = 16
 class Entry:
     """One path of the lock.
 
-    `pristine` and `applied` are sha256 in hex, or `absent`. `earlier` holds the first 16 digits of
-    what earlier revisions left there. `patches` names the patches that change the path, in order;
-    it is empty for a file of the overlay. A path that this revision no longer touches stays, with
-    `applied` equal to `pristine`, so that trees of earlier revisions can be upgraded.
+    `pristine` and `applied` are sha256 in hex, or `absent`. `patches` names the patches that change
+    the path, in order; it is empty for a file of the overlay.
     """
 
     path: str
     pristine: str
     applied: str
-    earlier: tuple[str, ...] = ()
     patches: tuple[str, ...] = ()
+
+
+Earlier = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A pin's lock; `wheels` and `patches` map file names to sha256 in hex."""
+    """A pin's lock; `wheels` and `patches` map file names to sha256 in hex.
+
+    `earlier` maps a path, and the first 16 digits of what earlier revisions left there, to the
+    sha256 of upstream's own file, or to `absent`.
+    """
 
     version: str
     wheels: Mapping[str, str]
     patches: Mapping[str, str]
     entries: tuple[Entry, ...]
+    earlier: Earlier = field(default_factory=dict)
 
 
 def digest(data: bytes | None) -> str:
@@ -47,59 +58,39 @@ def digest(data: bytes | None) -> str:
     return ABSENT if data is None else hashlib.sha256(data).hexdigest()
 
 
-def load(file: Path) -> Lock:
+def load(file: Path, earlier: Path) -> Lock:
     """Read a lock. Raises `Refusal` where it is missing or not one of this tool's."""
     try:
         table = tomllib.loads(file.read_text())
         if table["lock"] != FORMAT:
             raise ValueError(f"format {table['lock']}")
-        entries = tuple(
-            Entry(
-                row["path"],
-                row["pristine"],
-                row["applied"],
-                tuple(row.get("earlier", ())),
-                tuple(row.get("patches", ())),
-            )
-            for row in table.get("path", ())
-        )
-        return Lock(table["upstream"]["version"], table["wheels"], table["patches"], entries)
+        entries = tuple(map(_entry, table.get("path", ())))
+        past = load_earlier(earlier)
+        version = table["upstream"]["version"]
+        return Lock(version, table["wheels"], table["patches"], entries, past)
     except FileNotFoundError:
-        message = f"{file} is missing: write it with `scripts/overlay lock`"
-        raise Refusal(message, Exit.FAILED) from None
+        message = f"{file} is missing: write it with `make lock`"
+        raise Refusal(message) from None
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise Refusal(f"{file} is not a lock of this tool: {error}", Exit.FAILED) from None
+        raise Refusal(f"{file} is not a lock of this tool: {error}") from None
 
 
-def dump(lock: Lock) -> str:
-    """TOML text of a lock; equal locks give equal bytes."""
-    head = [
-        "# Written by `scripts/overlay lock`, never by hand.",
-        f"lock = {FORMAT}",
-        "",
-        "[upstream]",
-        'name = "sglang"',
-        f"version = {_quote(lock.version)}",
-    ]
-    tables = [*_table("wheels", lock.wheels), *_table("patches", lock.patches)]
-    rows = [line for entry in sorted(lock.entries, key=lambda e: e.path) for line in _row(entry)]
-    return "\n".join([*head, *tables, *rows, ""])
+def load_earlier(file: Path) -> dict[str, dict[str, str]]:
+    """Read `patches/earlier`; nothing where there is none yet. Raises `ValueError`."""
+    found: dict[str, dict[str, str]] = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        applied, pristine, path = line.split(" ")
+        found.setdefault(_plain(path), {})[applied] = pristine
+    return found
 
 
-def _quote(text: str) -> str:
-    return json.dumps(text)
+def _entry(row: Mapping[str, Any]) -> Entry:
+    path = _plain(row["path"])
+    return Entry(path, row["pristine"], row["applied"], tuple(row.get("patches", ())))
 
 
-def _table(name: str, table: Mapping[str, str]) -> list[str]:
-    return ["", f"[{name}]", *(f"{_quote(key)} = {_quote(table[key])}" for key in sorted(table))]
-
-
-def _row(entry: Entry) -> list[str]:
-    lines = ["", "[[path]]"]
-    lines += [
-        f"{name} = {_quote(getattr(entry, name))}" for name in ("path", "pristine", "applied")
-    ]
-    for name, values in (("earlier", entry.earlier), ("patches", entry.patches)):
-        if values:
-            lines.append(f"{name} = [{', '.join(map(_quote, values))}]")
-    return lines
+def _plain(path: str) -> str:
+    """A path that cannot lead out of the tree."""
+    if not PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is no plain path below sglang/")
+    return path

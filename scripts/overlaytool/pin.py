@@ -1,14 +1,12 @@
 """A pin: one folder `patches/<release>/` of the repository, and what belongs to it."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from overlaytool import lock as locks
-from overlaytool.diff import Patch, apply
 from overlaytool.errors import Exit, Refusal
-from overlaytool.parse import parse_patch
+from overlaytool.patch import Patch, parse_patch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -31,6 +29,11 @@ class Pin:
         return self.folder / "lock.toml"
 
     @property
+    def earlier_file(self) -> Path:
+        """What earlier revisions wrote, the same file for all pins."""
+        return self.repository / "patches" / "earlier"
+
+    @property
     def tree(self) -> Path:
         """Where `fetch` unpacks the pinned wheel."""
         return self.repository / "build" / f"sglang-{self.release}"
@@ -41,8 +44,8 @@ class Pin:
         return self.repository / "build" / "wheels"
 
     def lock(self) -> locks.Lock:
-        """The pin's lock, read from disk."""
-        return locks.load(self.lock_file)
+        """The pin's lock, read from disk, with what earlier revisions of any pin left."""
+        return locks.load(self.lock_file, self.earlier_file)
 
     def series(self) -> list[str]:
         """Names of the patches, in order; `series` may hold blank lines and `#` comments."""
@@ -50,10 +53,10 @@ class Pin:
         try:
             lines = file.read_text().splitlines()
         except OSError as error:
-            raise Refusal(f"cannot read {file}: {error.strerror}", Exit.FAILED) from None
+            raise Refusal(f"cannot read {file}: {error.strerror}") from None
         names = [text for line in lines if (text := line.split("#")[0].strip())]
         if len(set(names)) != len(names) or any("/" in name for name in names):
-            raise Refusal(f"{file} names a patch twice or outside its folder", Exit.FAILED)
+            raise Refusal(f"{file} names a patch twice or outside its folder")
         return names
 
     def patches(self) -> list[Patch]:
@@ -66,7 +69,7 @@ class Pin:
             return (self.folder / name).read_bytes()
         except OSError as error:
             message = f"cannot read {self.folder / name}: {error.strerror}"
-            raise Refusal(message, Exit.FAILED) from None
+            raise Refusal(message) from None
 
     def overlay(self) -> dict[str, Path]:
         """The overlay's files, by the path that each takes in a tree."""
@@ -95,18 +98,3 @@ def find(repository: Path, release: str | None) -> Pin:
 
 def _numbers(release: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", release)]
-
-
-def forward(patches: Iterable[Patch], path: str, data: bytes | None) -> bytes | None:
-    """Bytes at `path` after the patches, given its bytes before them. Raises `Mismatch`."""
-    for file in (file for patch in patches for file in patch.files if file.path == path):
-        data = apply(file, data)
-    return data
-
-
-def backward(patches: Iterable[Patch], path: str, data: bytes | None) -> bytes | None:
-    """Bytes at `path` before the patches, given its bytes after them. Raises `Mismatch`."""
-    for patch in reversed(list(patches)):
-        for file in (file for file in patch.files if file.path == path):
-            data = apply(file.reversed(), data)
-    return data

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from email.parser import BytesParser
 
+from overlaytool.tree import PACKAGE, Tree
+
 WATCHED = ("flashinfer-python", "torch", "sglang-kernel", "sgl-kernel", "triton", "transformers")
 REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()@]*)")
+
+
+def of_tree(tree: Tree) -> dict[str, str]:
+    """What a tree's sglang pins, from its metadata, or from pyproject.toml in a git checkout."""
+    for pattern, read in (
+        (f"{PACKAGE}-*.dist-info/METADATA", from_metadata),
+        ("pyproject.toml", from_pyproject),
+    ):
+        for file in sorted(tree.root.glob(pattern)):
+            with contextlib.suppress(OSError, ValueError):
+                return read(file.read_bytes())
+    return {}
 
 
 def from_metadata(content: bytes) -> dict[str, str]:

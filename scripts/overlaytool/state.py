@@ -10,30 +10,25 @@ from overlaytool.tree import PACKAGE, Tree
 
 PRISTINE, APPLIED, PARTIAL = "pristine", "applied", "partial"
 EARLIER, FOREIGN = "earlier", "foreign"
-# A path of an earlier revision that this one leaves alone says nothing about the tree.
-_UNTOUCHED = "untouched"
 _EXITS = {PARTIAL: Exit.PARTIAL, EARLIER: Exit.PARTIAL, FOREIGN: Exit.FOREIGN}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What stands at one path of the lock; `link` is a symbolic link on the way to it."""
+    """What stands at one path of the lock; `link` is a symbolic link on the way to it.
+
+    `state` is `pristine`, `applied`, `earlier` or `foreign`.
+    """
 
     entry: Entry
+    state: str
     data: bytes | None
     link: Path | None = None
 
     @property
-    def state(self) -> str:
-        """`pristine`, `applied`, `earlier`, `foreign`, or `untouched`."""
-        found = digest(self.data)
-        if self.link:
-            return FOREIGN
-        if found == self.entry.applied:
-            return _UNTOUCHED if found == self.entry.pristine else APPLIED
-        if found == self.entry.pristine:
-            return PRISTINE
-        return EARLIER if found[:SHORT] in self.entry.earlier else FOREIGN
+    def retired(self) -> bool:
+        """Whether this revision leaves the path to upstream."""
+        return self.entry.applied == self.entry.pristine
 
     def __str__(self) -> str:
         if self.state != FOREIGN:
@@ -53,7 +48,7 @@ class Survey:
     @property
     def state(self) -> str:
         """`pristine`, `applied`, `partial`, `earlier` or `foreign`."""
-        states = {found.state for found in self.found} - {_UNTOUCHED}
+        states = {found.state for found in self.found}
         for worst in (FOREIGN, EARLIER):
             if worst in states:
                 return worst
@@ -72,12 +67,12 @@ class Survey:
         return "nothing of the overlay is left, install sglang again or delete the folder"
 
     def foreign(self) -> Iterator[Found]:
-        """The paths that are neither pristine nor applied."""
+        """The paths that hold neither upstream's file nor one of ours."""
         return (found for found in self.found if found.state == FOREIGN)
 
 
 def survey(tree: Tree, lock: Lock) -> Survey:
-    """Read every path of the lock; a link is not followed.
+    """Read every path of the lock and those that earlier revisions wrote; no link is followed.
 
     Raises `Refusal` (5) where the tree states another version than the lock, whatever it holds.
     """
@@ -88,11 +83,33 @@ def survey(tree: Tree, lock: Lock) -> Survey:
             "name the pin of that release with --pin, or another tree",
             Exit.VERSION,
         )
-    found = []
-    for entry in lock.entries:
-        link = tree.link(entry.path)
-        found.append(Found(entry, None if link else tree.read(entry.path), link))
+    found = [_look(tree, lock, entry) for entry in lock.entries]
+    gone = lock.earlier.keys() - {entry.path for entry in lock.entries}
+    found += [old for path in sorted(gone) if (old := _retired(tree, lock, path))]
     return Survey(tuple(found), _gutted(tree, found))
+
+
+def _look(tree: Tree, lock: Lock, entry: Entry) -> Found:
+    link = tree.link(entry.path)
+    if link:
+        return Found(entry, FOREIGN, None, link)
+    data = tree.read(entry.path)
+    states = {entry.pristine: PRISTINE, entry.applied: APPLIED}
+    ours = lock.earlier.get(entry.path, {}).get(digest(data)[:SHORT]) == entry.pristine
+    return Found(entry, states.get(digest(data), EARLIER if ours else FOREIGN), data)
+
+
+def _retired(tree: Tree, lock: Lock, path: str) -> Found | None:
+    """A file that an earlier revision left where this one writes none.
+
+    Unknown bytes are an edit of ours where upstream has no file, and upstream's own elsewhere.
+    """
+    rows, link = lock.earlier[path], tree.link(path)
+    data = None if link else tree.read(path)
+    if pristine := rows.get(digest(data)[:SHORT]):
+        return Found(Entry(path, pristine, pristine), EARLIER, data)
+    edited = (data is not None or link) and set(rows.values()) == {ABSENT}
+    return Found(Entry(path, ABSENT, ABSENT), FOREIGN, data, link) if edited else None
 
 
 def _gutted(tree: Tree, found: list[Found]) -> bool:

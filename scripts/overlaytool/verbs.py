@@ -4,15 +4,13 @@ With --json the verbs of a tree print one object instead.
 """
 
 import argparse
-import difflib
 import json
 from collections.abc import Iterable
 
-from overlaytool import apply, disk, fetch, relock, state, tree, verify
+from overlaytool import apply, disk, fetch, state, tree, verify
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
-from overlaytool.lint import lint as lint_pin
-from overlaytool.lock import SHORT, digest, dump
+from overlaytool.lock import SHORT, digest
 from overlaytool.pin import Pin
 from overlaytool.tree import Tree
 
@@ -29,7 +27,7 @@ def plan(pin: Pin, args: argparse.Namespace) -> int:
     where = _tree(pin, args)
     todo = apply.plan_apply(pin, where, pin.lock())
     verdict = f"plan: {where.package} is {todo.survey.state}; {_sum(todo.changes)} to write"
-    _tell_changes(pin, where, todo, args, verdict)
+    _print_changes(pin, where, todo, args, verdict)
     return Exit.OK
 
 
@@ -40,7 +38,7 @@ def apply_overlay(pin: Pin, args: argparse.Namespace) -> int:
         todo = apply.plan_apply(pin, where, lock)
         apply.write(where, lock, todo)
     done = f"applied: {_sum(todo.changes)} written" if todo.changes else "already applied"
-    _tell_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
+    _print_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
@@ -51,7 +49,7 @@ def unapply_overlay(pin: Pin, args: argparse.Namespace) -> int:
         todo = apply.plan_unapply(pin, where, lock, args.from_wheel)
         apply.write(where, lock, todo)
     done = f"unapplied: {_sum(todo.changes)} put back" if todo.changes else "nothing to unapply"
-    _tell_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
+    _print_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
@@ -73,39 +71,13 @@ def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     return code
 
 
-def lock(pin: Pin, args: argparse.Namespace) -> int:
-    """Write the lock again."""
-    changed = relock.write(pin)
-    print(f"{'written' if changed else 'no difference'}: {pin.lock_file}")
-    return Exit.OK
-
-
-def lint(pin: Pin, args: argparse.Namespace) -> int:
-    """Faults in the patch files."""
-    faults = lint_pin(pin)
-    print(*faults, f"lint: {len(faults)} faults in {len(pin.series())} patches", sep="\n")
-    return Exit.FAILED if faults else Exit.OK
-
-
-def check(pin: Pin, args: argparse.Namespace) -> int:
-    """Lint; then the lock against what it is made from, with the round trip of every patch."""
-    code = lint(pin, args)
-    text = pin.lock_file.read_text() if pin.lock_file.exists() else ""
-    fresh = dump(relock.make(pin))
-    names = (f"{pin.lock_file.name} (on disk)", f"{pin.lock_file.name} (as it should be)")
-    lines = difflib.unified_diff(text.splitlines(), fresh.splitlines(), *names, n=1, lineterm="")
-    print(*lines, sep="\n", end="\n" if text != fresh else "")
-    print(f"check: the lock of {pin.release} is {'sound' if text == fresh else 'stale: run lock'}")
-    return code if text == fresh else Exit.FAILED
-
-
 def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
     if args.tree:
         return tree.at(args.tree)
     if args.python:
         return tree.of_interpreter(args.python)
     if not pin.tree.is_dir():
-        message = f"there is no {pin.tree}: run fetch, or name a tree with --tree or --python"
+        message = f"{pin.tree} is missing: run `make fetch`, or name one with --tree or --python"
         raise Refusal(message, Exit.USAGE)
     return tree.at(pin.tree)
 
@@ -122,17 +94,21 @@ def _status(pin: Pin, where: Tree, args: argparse.Namespace) -> int:
         f"{seen.state}{hint or hints.get(seen.state, '')}: sglang {pin.release} at {where.package}"
     )
     table = {"files": {found.entry.path: found.state for found in seen.found}}
-    _tell(args, seen.found, verdict, _facts(pin, where, seen) | table)
+    _print(args, seen.found, verdict, _facts(pin, where, seen) | table)
     return seen.code
 
 
-def _tell_changes(
+def _print_changes(
     pin: Pin, where: Tree, todo: apply.Plan, args: argparse.Namespace, verdict: str
 ) -> None:
     overwritten = args.verb == "unapply" and args.from_wheel is not None
-    lines = [_line(change, overwritten) for change in todo.changes]
+    lines = [
+        f"{_word(change):<9}  {change.path}"
+        + (f"  held {digest(change.old)[:SHORT]}" if overwritten else "")
+        for change in todo.changes
+    ]
     table = {"changes": {change.path: _word(change) for change in todo.changes}}
-    _tell(args, lines, verdict, _facts(pin, where, todo.survey) | table)
+    _print(args, lines, verdict, _facts(pin, where, todo.survey) | table)
 
 
 def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
@@ -140,18 +116,13 @@ def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
     return {"release": pin.release, "package": str(where.package), "state": seen.state}
 
 
-def _tell(
+def _print(
     args: argparse.Namespace, lines: Iterable[object], verdict: str, table: dict[str, object]
 ) -> None:
     if args.json:
         print(json.dumps(table, indent=2))
     else:
         print(*lines, verdict, sep="\n")
-
-
-def _line(change: Change, overwritten: bool) -> str:
-    held = f"  held {digest(change.old)[:SHORT]}" if overwritten else ""
-    return f"{_word(change):<9}  {change.path}{held}"
 
 
 def _word(change: Change) -> str:

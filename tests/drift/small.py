@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from overlaytool import relock
-from overlaytool.drift import PACKAGE
+from carrytool import make_lock
+from carrytool.drift import PACKAGE
 
 from tests.tool import toy as toys
 
@@ -59,7 +59,7 @@ def make(folder: Path) -> toys.Toy:
     (toy.repository / "contract.toml").write_text(CONTRACT)
     (toy.pin.folder / "contract.toml").write_text(f"# sglang {toys.RELEASE}\n")
     flashinfer(toy, "9.1")
-    relock.write(toy.pin)
+    make_lock.write(toy.pin)
     return toy
 
 

@@ -23,10 +23,11 @@ FORGE = '#!/bin/sh\necho "$@" >>"$(dirname "$0")/calls"\n'
 def toy(tmp_path: Path) -> toys.Toy:
     """The small pin in a repository that has the scripts as well."""
     made = small.make(tmp_path)
-    for name in ("scripts/overlay", "ci/nightly.sh", "ci/publish.sh"):
+    for name in ("scripts/carry", "ci/nightly.sh", "ci/publish.sh"):
         (made.repository / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, made.repository / name)
-    shutil.copytree(REPOSITORY / "scripts/overlaytool", made.repository / "scripts/overlaytool")
+    for tool in ("scripts/overlaytool", "scripts/carrytool"):
+        shutil.copytree(REPOSITORY / tool, made.repository / tool)
     return made
 
 

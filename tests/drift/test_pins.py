@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from overlaytool import contract, drift, upstream
+from carrytool import drift, upstream
+from overlaytool import contract, fetch
 from overlaytool.contract import Entry
+from overlaytool.contract.symbols import Read
 from overlaytool.pin import REPOSITORY, Pin, find
-from overlaytool.symbols import Read
 
 from tests.trees import PINS
 
@@ -59,8 +60,9 @@ def test_a_tree_with_a_renamed_method_exits_30_and_names_the_overlay_line(
 ) -> None:
     own = upstream.of_pin(pin)
     module = "sglang/srt/layers/attention/flashinfer_mla_backend.py"
-    for path in own.paths:
-        if path.startswith("sglang/srt/"):
+    (wheel,) = pin.wheels.glob(f"sglang-{pin.release}-*.whl")
+    for path in fetch.members(wheel):
+        if path.startswith("sglang/srt/") and path.endswith(".py"):
             content = own.read(path) or b""
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             renamed = content.replace(b"def get_key_buffer", b"def key_buffer")

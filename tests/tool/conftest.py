@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from overlaytool.cli import main
+from carrytool import cli as carry
+from doctortool import cli as doctor_cli
+from overlaytool import cli
 
 from tests.tool import toy as toys
 
@@ -37,10 +39,15 @@ def toy(tmp_path: Path) -> toys.Toy:
 
 @pytest.fixture
 def overlay(toy: toys.Toy, capsys: pytest.CaptureFixture[str]) -> Overlay:
-    """Runs a verb on the toy: `overlay("apply", "--tree", folder)`."""
+    """Runs a verb of the tools on the toy: `overlay("apply", "--tree", folder)`."""
 
-    def run(*arguments: object) -> Result:
-        code = main([str(a) for a in arguments], toy.repository)
+    def run(verb: str, *arguments: object) -> Result:
+        given = [str(argument) for argument in arguments]
+        if verb == "doctor":
+            code = doctor_cli.main(given, toy.repository)
+        else:
+            main = carry.main if verb in carry.VERBS else cli.main
+            code = main([verb, *given], toy.repository)
         return Result(code, *capsys.readouterr())
 
     return run

@@ -283,6 +283,7 @@ def test_files_of_others_in_our_folder_are_kept(toy: Toy, overlay: Overlay) -> N
 
 def test_an_earlier_revision_is_upgraded_and_taken_off(toy: Toy, overlay: Overlay) -> None:
     pristine = snapshot(toy.tree)
+    toys.commit(toy)
     overlay("apply", "--tree", toy.tree)
     toy.overlay(SUPPORT, "NAME = 'newer'\n")
     toy.overlay("sglang/srt/compact/added.py", "")
@@ -302,6 +303,26 @@ def test_an_earlier_revision_is_upgraded_and_taken_off(toy: Toy, overlay: Overla
     assert overlay("unapply", "--tree", toy.tree).code == 0
     assert snapshot(toy.tree) == pristine
     assert earlier != pristine
+
+
+def test_an_edited_file_that_the_new_revision_no_longer_has_is_refused(
+    toy: Toy, overlay: Overlay
+) -> None:
+    pristine = snapshot(toy.tree)
+    toys.commit(toy)
+    overlay("apply", "--tree", toy.tree)
+    (toy.repository / "overlay" / BACKEND).unlink()
+    toy.overlay("sglang/srt/compact/added.py", "")
+    overlay("lock")
+    toy.file(BACKEND).write_text("edited\n")
+    before = snapshot(toy.tree)
+    for verb in ("apply", "unapply"):
+        refused = overlay(verb, "--tree", toy.tree)
+        assert (refused.code, BACKEND in refused.err) == (4, True)
+    assert snapshot(toy.tree) == before
+    wheel = ("--from-wheel", toy.wheel)
+    assert overlay("unapply", "--tree", toy.tree, *wheel).code == 0
+    assert snapshot(toy.tree) == pristine
 
 
 def test_a_changed_patch_is_not_applied_until_it_is_locked(toy: Toy, overlay: Overlay) -> None:

@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from carrytool import cli as carry
 from overlaytool import verify
 from overlaytool.cli import VERBS, main
 from overlaytool.pin import REPOSITORY
 
 from tests.tool.conftest import Overlay
 from tests.tool.toy import BACKEND, CHOICES, RELEASE, Toy
+
+TOOLS = dict.fromkeys(VERBS, "overlay") | dict.fromkeys(carry.VERBS, "carry")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ def test_usage_errors_exit_2(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(("redirected", "code"), [("| true", 141), (">&-", 0), (">/dev/full", 1)])
 def test_output_that_no_one_reads_is_told_in_one_line_at_most(redirected: str, code: int) -> None:
-    command = f"set -o pipefail; {sys.executable} {REPOSITORY}/scripts/overlay lint {redirected}"
+    command = f"set -o pipefail; {sys.executable} {REPOSITORY}/scripts/carry lint {redirected}"
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == code
     assert len(done.stderr.splitlines()) == (code == 1)
@@ -41,11 +44,11 @@ def test_a_file_of_the_repository_that_is_not_readable_is_named(
     (toy.repository / "patches" / "default").unlink()
     refused = overlay(verb)
     assert refused.code == code
-    assert "patches/default: No such file or directory; mend that" in refused.err
+    assert "patches/default: No such file or directory; fix that" in refused.err
 
 
 def test_pins_are_listed_by_release() -> None:
-    command = [sys.executable, str(REPOSITORY / "scripts/overlay"), "lint", "--pin", "0.0.1"]
+    command = [sys.executable, str(REPOSITORY / "scripts/carry"), "lint", "--pin", "0.0.1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     listed = done.stderr.strip().rpartition(" are ")[2].split(", ")
     assert listed == sorted(listed, key=lambda pin: [int(part) for part in pin.split(".")])
@@ -60,15 +63,15 @@ def test_an_unknown_pin_names_the_known_ones(overlay: Overlay) -> None:
 def test_without_a_tree_the_remedy_is_told(overlay: Overlay) -> None:
     refused = overlay("apply")
     assert refused.code == 2
-    assert "run fetch" in refused.err
+    assert "make fetch" in refused.err
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", TOOLS)
 def test_the_help_of_each_verb_lists_its_exit_codes(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        main([verb, "--help"])
+        (main if verb in VERBS else carry.main)([verb, "--help"])
     help_text = capsys.readouterr().out
     assert "exit codes:\n  0  " in help_text
     assert "\n  2  usage error" in help_text
@@ -127,11 +130,11 @@ def test_verify_without_an_interpreter_could_not_import(toy: Toy, overlay: Overl
     assert "ci/venv.sh" in refused.err
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", TOOLS)
 def test_the_makefile_has_a_target_for_each_verb(verb: str) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
     assert f"\n{verb}:" in makefile
-    assert f"$(overlay) {verb} $(pin)" in makefile
+    assert f"scripts/{TOOLS[verb]} {verb} $(pin)" in makefile
 
 
 def test_make_passes_pin_and_tree_on(toy: Toy) -> None:

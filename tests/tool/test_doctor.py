@@ -20,7 +20,7 @@ def test_a_well_installation_exits_with_zero(
     overlay("apply", "--tree", toy.tree)
     result = overlay("doctor", "--python", python, "--", *SERVES, "--max-total-tokens", "495552")
     assert result.code == 0, result.out
-    assert "mend" not in result.out
+    assert "fix" not in result.out
     assert f"ok    overlay            applied, pin {RELEASE}" in result.out
     assert "2 x NVIDIA H200, compute capability 9.0, 143771 MiB, driver 580.1" in result.out
     assert "direct: faster than gather" in result.out
@@ -37,7 +37,7 @@ def test_an_overlay_that_is_not_applied_is_to_be_applied(
     overlay: Overlay, python: Path, doctor: Doctor
 ) -> None:
     line = doctor()["overlay"]
-    assert (line["mark"], line["found"]) == ("mend", "not applied")
+    assert (line["mark"], line["found"]) == ("fix", "not applied")
     assert line["remedy"] == f"run scripts/overlay apply --pin {RELEASE} --python {python}"
     assert overlay("doctor", "--python", python).code == 1
 
@@ -68,11 +68,11 @@ def test_sglang_uninstalled_under_the_overlay_is_recognised(
 def test_no_sglang_is_said(toy: Toy, doctor: Doctor) -> None:
     toy.file("sglang").rename(toy.tree / "elsewhere")
     line = doctor()["sglang"]
-    assert (line["mark"], line["found"]) == ("mend", "not installed")
+    assert (line["mark"], line["found"]) == ("fix", "not installed")
     assert f"sglang=={RELEASE}" in line["remedy"]
 
 
-@pytest.mark.parametrize(("version", "mark"), [("0.7.2+cu130", "ok"), ("0.6.14", "mend")])
+@pytest.mark.parametrize(("version", "mark"), [("0.7.2+cu130", "ok"), ("0.6.14", "fix")])
 def test_flashinfer_is_compared_with_sglangs_pin(
     toy: Toy, doctor: Doctor, version: str, mark: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_missing_torch_and_unreadable_metadata_are_survived(toy: Toy, doctor: Do
     toy.file("flashinfer_python-0.7.2.dist-info/METADATA").write_bytes(b"\xff\xfe\x00")
     found = doctor()
     assert found["torch"]["remedy"] == "install torch==2.14.1"
-    assert found["flashinfer-python"]["mark"] == "mend"
+    assert found["flashinfer-python"]["mark"] == "fix"
     assert "cuda" not in found
 
 
@@ -102,12 +102,12 @@ def test_a_git_checkout_pins_through_its_pyproject(toy: Toy, doctor: Doctor) -> 
 
 def test_flashinfer_parts_of_another_version_are_found(toy: Toy, doctor: Doctor) -> None:
     install(toy, "flashinfer_cubin", "0.7.1")
-    assert "0.7.1 beside flashinfer-python 0.7.2" in doctor()["flashinfer-cubin"]["found"]
+    assert "0.7.1 next to flashinfer-python 0.7.2" in doctor()["flashinfer-cubin"]["found"]
 
 
 @pytest.mark.parametrize(
     ("torch", "driver", "mark"),
-    [("'13.1'", "13.0", "ok"), ("'12.8'", "13.0", "ok"), ("'13.0'", "12.8", "mend")],
+    [("'13.1'", "13.0", "ok"), ("'12.8'", "13.0", "ok"), ("'13.0'", "12.8", "fix")],
 )
 def test_the_drivers_cuda_must_run_torchs(
     toy: Toy,
@@ -129,7 +129,7 @@ def test_a_cpu_build_of_torch_is_to_be_replaced(toy: Toy, doctor: Doctor) -> Non
 
 def test_an_old_card_is_to_be_replaced(doctor: Doctor, card: Callable[[str, str], None]) -> None:
     card("7.5", "13.0")
-    assert doctor()["gpu"]["mark"] == "mend"
+    assert doctor()["gpu"]["mark"] == "fix"
 
 
 def test_an_interpreter_that_does_not_run_leaves_the_rest(overlay: Overlay) -> None:
@@ -151,4 +151,4 @@ def test_the_strategy_follows_card_pool_and_settings(
     assert doctor()["strategy"]["mark"] == "note"
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "fast")
     line = doctor()["strategy"]
-    assert line["mark"] == "mend" and line["remedy"]
+    assert line["mark"] == "fix" and line["remedy"]

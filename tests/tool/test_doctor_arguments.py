@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overlaytool import serving
+from doctortool import server_arguments
 
 from tests.tool.conftest import SERVES, Doctor, Overlay
 from tests.tool.toy import Toy, install, uninstall
@@ -34,7 +34,7 @@ def test_refused_arguments_are_named_with_their_remedy(
     doctor: Doctor, arguments: list[str], remedy: str
 ) -> None:
     line = doctor(*SERVES, *arguments)["server"]
-    assert line["mark"] == "mend"
+    assert line["mark"] == "fix"
     assert remedy in line["remedy"]
 
 
@@ -98,8 +98,11 @@ def test_the_heads_of_a_rank_follow_the_parallel_sizes(
     tmp_path: Path, arguments: list[str], heads: int
 ) -> None:
     model = config(tmp_path, num_attention_heads=64)
-    assert serving.query_heads(serving.parse(["--model-path", model, *arguments])) == heads
-    assert serving.query_heads(serving.parse(arguments)) is None
+    assert (
+        server_arguments.query_heads(server_arguments.parse(["--model-path", model, *arguments]))
+        == heads
+    )
+    assert server_arguments.query_heads(server_arguments.parse(arguments)) is None
 
 
 def test_the_heads_of_a_rank_decide_where_triton_is_too_old_for_the_kernel(
@@ -138,7 +141,7 @@ def test_a_dsa_model_needs_raw_rows_and_no_prefill_graph(
         "doctor", "--json", "--python", python, "--", *SERVES, "--model-path", model, *arguments
     )
     server = [line for line in json.loads(result.out) if line["subject"] == "server"]
-    mended = [line["found"] for line in server if line["mark"] == "mend"]
+    mended = [line["found"] for line in server if line["mark"] == "fix"]
     assert len(mended) == len(refused)
     assert all(words in found for words, found in zip(refused, mended, strict=True))
     assert any("sparse attention" in line["found"] for line in server)
@@ -173,8 +176,8 @@ def test_a_dsa_models_default_rows_depend_on_the_card(
 def test_the_prefill_graph_by_default_depends_on_the_release(
     release: str, arguments: list[str], graph: str
 ) -> None:
-    support = serving.load_support()
-    facts = serving.facts(serving.parse(arguments), support, None, release)
+    support = server_arguments.load_support()
+    facts = server_arguments.facts(server_arguments.parse(arguments), support, None, release)
     assert facts.prefill_graph == graph
 
 
@@ -185,6 +188,6 @@ def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:
 
 
 def test_the_backends_own_module_is_asked() -> None:
-    support = serving.load_support()
+    support = server_arguments.load_support()
     assert support.NAME == NAME
     assert "torch" not in vars(support)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from carrytool import cli as carry
 from overlaytool.cli import main
 
 from tests.tool import toy as toys
@@ -97,10 +98,11 @@ def prepare(toy: Toy, scenario: str) -> list[str]:
     if scenario == "mend":
         toy.file(REGISTRY).write_text("edited\n")
         return ["unapply", *tree, "--from-wheel", str(toy.wheel)]
+    toys.commit(toy)
     toy.overlay(SUPPORT, "NAME = 'newer'\n")
     (toy.repository / "overlay" / BACKEND).unlink()
     toy.patch("registry.patch", toys.REGISTRY_PATCH.replace("'compact'", "'newer'"))
-    assert main(["lock"], toy.repository) == 0
+    assert carry.main(["lock"], toy.repository) == 0
     return ["apply", *tree]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from overlaytool.lint import lint
+from carrytool.lint import lint
 from overlaytool.pin import REPOSITORY, Pin
 
 from tests.tool.conftest import Overlay
@@ -26,7 +26,7 @@ FAULTS = {
     "other release": (REGISTRY_PATCH.replace("sglang 1.2.3", "sglang 1.2.2"), "1.2.2"),
     "trailing space": (REGISTRY_PATCH.replace("'compact')", "'compact') "), "white space"),
     "carriage return": (REGISTRY_PATCH.replace("'compact')\n", "'compact')\r\n"), "CR"),
-    "truncated": (REGISTRY_PATCH[:-12], "registry.patch:16"),
+    "truncated": (REGISTRY_PATCH[:-12], "refuses it: error: corrupt patch"),
     "few lines of context": (
         HEADER + "--- a/sglang/srt/choices.py\n+++ b/sglang/srt/choices.py\n"
         "@@ -5,2 +5,3 @@\n     'c',\n+    'x',\n ]\n",

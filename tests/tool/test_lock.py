@@ -34,33 +34,30 @@ def test_check_is_silent_on_a_sound_lock_and_prints_the_difference_of_a_stale_on
     assert toy.pin.lock_file.read_bytes() == before
 
 
-def test_earlier_revisions_are_kept_shortened_and_paths_that_went_are_kept_too(
-    toy: Toy, overlay: Overlay
-) -> None:
+def test_what_was_committed_and_is_no_more_stands_in_earlier(toy: Toy, overlay: Overlay) -> None:
     first = {entry.path: entry for entry in toy.pin.lock().entries}
+    toys.commit(toy)
     toy.overlay(SUPPORT, "NAME = 'newer'\n")
     (toy.repository / "overlay" / BACKEND).unlink()
     toy.series("registry.patch")
     overlay("lock")
-    entries = {entry.path: entry for entry in toy.pin.lock().entries}
-    assert entries[SUPPORT].earlier == (first[SUPPORT].applied[:16],)
-    assert entries[BACKEND].applied == entries[BACKEND].pristine == "absent"
-    assert entries[BACKEND].earlier == (first[BACKEND].applied[:16],)
-    assert entries[CHOICES].applied == entries[CHOICES].pristine == first[CHOICES].pristine
-    assert entries[CHOICES].earlier == (first[CHOICES].applied[:16],)
-    assert entries[REGISTRY].earlier == ()
+    lock = toy.pin.lock()
+    assert {entry.path for entry in lock.entries} == {SUPPORT, REGISTRY}
+    gone = (SUPPORT, BACKEND, CHOICES)
+    assert lock.earlier == {p: {first[p].applied[:16]: first[p].pristine} for p in gone}
+    toys.commit(toy)
+    assert overlay("lock").out.startswith("no difference")
 
 
 def test_a_revision_that_comes_back_is_no_earlier_one(toy: Toy, overlay: Overlay) -> None:
-    first = toy.pin.lock()
+    toys.commit(toy)
     toy.overlay(SUPPORT, "NAME = 'newer'\n")
     overlay("lock")
+    toys.commit(toy)
     newer = {e.path: e for e in toy.pin.lock().entries}[SUPPORT].applied[:16]
     toy.overlay(SUPPORT, toys.OVERLAY[SUPPORT])
     overlay("lock")
-    entries = {entry.path: entry for entry in toy.pin.lock().entries}
-    assert entries[SUPPORT].earlier == (newer,)
-    assert {e.path: e.applied for e in first.entries} == {p: e.applied for p, e in entries.items()}
+    assert toy.pin.lock().earlier == {SUPPORT: {newer: "absent"}}
 
 
 def test_an_overlay_file_that_shadows_upstream_is_refused(toy: Toy, overlay: Overlay) -> None:
@@ -100,7 +97,15 @@ def test_fetch_unpacks_once(toy: Toy, overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lock = 2\n", "not toml", "lock = 1\n", "lock = 1\nwheels = 3\npath = [1]\n"]
+    "text",
+    [
+        "",
+        "lock = 2\n",
+        "not toml",
+        "lock = 1\n",
+        "lock = 1\nwheels = 3\npath = [1]\n",
+        'lock = 1\n[[path]]\npath = "sglang/../victim.py"\npristine = "absent"\napplied = "a"\n',
+    ],
 )
 def test_a_file_that_is_no_lock_is_refused(toy: Toy, overlay: Overlay, text: str) -> None:
     toy.pin.lock_file.write_text(text)
@@ -111,7 +116,7 @@ def test_a_file_that_is_no_lock_is_refused(toy: Toy, overlay: Overlay, text: str
 
 
 def test_loading_gives_what_was_dumped(toy: Toy) -> None:
-    lock = load(toy.pin.lock_file)
+    lock = load(toy.pin.lock_file, toy.pin.earlier_file)
     assert [entry.path for entry in lock.entries] == sorted(e.path for e in lock.entries)
     assert {entry.patches for entry in lock.entries} == {
         (),

@@ -8,8 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from overlaytool import fetch
-from overlaytool.cli import main
+from carrytool import cli as carry
+from carrytool import releases
+from overlaytool import cli, fetch
 from overlaytool.pin import REPOSITORY, Pin
 
 from tests.tool.toy import snapshot
@@ -22,8 +23,7 @@ def wheel(release: str) -> Path:
     pin = Pin(REPOSITORY, release)
     if pin.lock_file.exists():
         return fetch.wheel(pin, release, pin.lock().wheels)
-    cached = next(pin.wheels.glob(f"sglang-{release}-*.whl"), None)
-    return cached or fetch.wheel(pin, release, fetch.wheel_hashes(release))
+    return releases.wheel("sglang", release, pin.wheels)
 
 
 def unpack(release: str, root: Path, seams_only: bool = True) -> None:
@@ -36,6 +36,7 @@ def unpack(release: str, root: Path, seams_only: bool = True) -> None:
 
 
 def overlay(verb: str, release: str, *arguments: object) -> int:
+    main = carry.main if verb in carry.VERBS else cli.main
     return main([verb, "--pin", release, *map(str, arguments)])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool import relock
-from overlaytool.lock import Lock, dump
+from carrytool import make_lock
+from overlaytool.lock import Lock
 from overlaytool.pin import Pin
 
 RELEASE = "1.2.3"
@@ -132,8 +133,15 @@ def make(folder: Path, upstream: dict[str, str] | None = None) -> Toy:
 def pin_wheel(toy: Toy, wheel: Path) -> None:
     """Locks the pin to this wheel."""
     wheels = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest()}
-    toy.pin.lock_file.write_text(dump(Lock(RELEASE, wheels, {}, ())))
-    relock.write(toy.pin)
+    toy.pin.lock_file.write_text(make_lock.dump(Lock(RELEASE, wheels, {}, ())))
+    make_lock.write(toy.pin)
+
+
+def commit(toy: Toy) -> None:
+    """Commit the repository as it stands."""
+    git = ["git", "-C", str(toy.repository), "-c", "user.name=n", "-c", "user.email=n@n"]
+    for command in (["init", "-q"], ["add", "patches"], ["commit", "-qm", "more"]):
+        subprocess.run([*git, *command], check=True)
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, str]]:

@@ -1,19 +1,20 @@
-"""What a server's arguments ask of the backend, told to the module that the backend itself asks."""
+"""What a server's arguments ask of the backend, as facts for the module that the backend asks."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from overlaytool.pin import REPOSITORY
 
-SUPPORT = REPOSITORY / "overlay/sglang/srt/layers/attention/flashinfer_mla_compact/support.py"
+OVERLAY = REPOSITORY / "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
+_PACKAGE = "flashinfer_mla_compact"
 _POOL_DTYPES = {
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
@@ -44,15 +45,16 @@ _SWITCHES = (
 _PREFILL_GRAPH_ON_REQUEST = (0, 5, 9)
 
 
-def load_support() -> ModuleType:
-    """The overlay's support module, loaded by path: it needs neither torch nor sglang."""
-    spec = importlib.util.spec_from_file_location("flashinfer_mla_compact_support", SUPPORT)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{SUPPORT} is no Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def load(name: str) -> Any:
+    """The overlay's module `support` or `policy`, loaded from here: neither needs sglang."""
+    if _PACKAGE not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            _PACKAGE, OVERLAY / "__init__.py", submodule_search_locations=[str(OVERLAY)]
+        )
+        assert spec is not None and spec.loader is not None, OVERLAY
+        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[_PACKAGE])
+    return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -108,16 +110,14 @@ def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def query_heads(options: argparse.Namespace) -> int | None:
-    """Query heads of a rank; None where no local config.json tells the model's."""
+    """Query heads of a rank; None where no local config.json states the model's."""
     heads = (model_config(options) or {}).get("num_attention_heads")
     share = options.tp_size // (options.dp_size if options.enable_dp_attention else 1)
     return heads // max(share, 1) if isinstance(heads, int) else None
 
 
-def facts(
-    options: argparse.Namespace, support: ModuleType, capability: str | None, release: str
-) -> Any:
-    """The `Facts` of such a server; what the model's config does not tell keeps its default."""
+def facts(options: argparse.Namespace, support: Any, capability: str | None, release: str) -> Any:
+    """The `Facts` of such a server; what the model's config does not state keeps its default."""
     config = model_config(options) or {}
     is_dsa = config.get("index_topk") is not None
     dtype = _POOL_DTYPES.get(options.kv_cache_dtype, options.kv_cache_dtype)

@@ -1,4 +1,4 @@
-"""What the overlay leans on upstream, checked on source text with `ast` alone.
+"""What the overlay depends on upstream, checked on source text with `ast` alone.
 
 `contract.toml` holds what the overlay's modules need of every release, `patches/<release>/
 contract.toml` what they and the patches need of that release. Each `[[entry]]` is one upstream
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from overlaytool.errors import Exit, Refusal
-from overlaytool.predicates import PREDICATES
-from overlaytool.symbols import Modules, Read
+from overlaytool.contract.predicates import PREDICATES
+from overlaytool.contract.symbols import Modules, Read
+from overlaytool.errors import Refusal
 
 Verdict = Literal["held", "changed", "gone", "unread"]
 
@@ -57,9 +57,6 @@ class Finding:
 class ContractError(Refusal):
     """contract.toml does not say what it must."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, Exit.FAILED)
-
 
 def load(path: Path, table: str = "entry") -> list[Entry]:
     """The entries of a contract file; `table` is "entry" or "cure"."""
@@ -76,15 +73,14 @@ def _entry(path: Path, row: dict[str, object]) -> Entry:
     where = f"{path}: entry {row.get('symbol', row.get('file', '?'))}"
     if unknown or len(used) > 1:
         raise ContractError(f"{where}: one predicate at most, and no {sorted(unknown) or used}")
-    if not all(isinstance(row.get(key), str) for key in ("file", "symbol", "needed_by")):
+    named = [row.get(key) for key in ("file", "symbol", "needed_by")]
+    if not all(isinstance(text, str) for text in named):
         raise ContractError(f"{where}: file, symbol and needed_by must be given as strings")
     wanted = row[used[0]] if used else []
     if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
         raise ContractError(f"{where}: {used[0]} must be a list of strings")
-    predicate = used[0] if used else "defined"
-    return Entry(
-        str(row["file"]), str(row["symbol"]), predicate, tuple(wanted), str(row["needed_by"])
-    )
+    file, symbol, needed_by = map(str, named)
+    return Entry(file, symbol, used[0] if used else "defined", tuple(wanted), needed_by)
 
 
 def needing_line(folders: list[Path], needed_by: str) -> str:

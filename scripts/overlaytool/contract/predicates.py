@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable
 
-from overlaytool import pattern
+from overlaytool.contract import pattern
 
 
 def _signature(node: ast.AST) -> str:

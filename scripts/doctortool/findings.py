@@ -1,23 +1,23 @@
-"""Says of an installation what is well, what is not, and how to mend it: one line each."""
+"""What of an installation is well, what is not, and how to fix it: one line each."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any
 
-from overlaytool import probe, requirements, serving, tree
-from overlaytool.errors import Exit, Refusal
+from overlaytool import requirements, tree
+from overlaytool.errors import Refusal
 from overlaytool.pin import Pin
 from overlaytool.state import APPLIED, FOREIGN, PRISTINE, Survey, survey
 
-WELL, MEND, NOTE = "ok", "mend", "note"
+from doctortool import installation, server_arguments
+
+WELL, FIX, NOTE = "ok", "fix", "note"
 LEAST_CAPABILITY = (8, 0)
 _CHECKED = ("flashinfer-python", "torch")
 _KERNELS = ("sglang-kernel", "sgl-kernel")  # the name changed between releases
@@ -26,7 +26,7 @@ _FLASHINFER_PARTS = ("flashinfer-cubin", "flashinfer-jit-cache")
 
 @dataclass(frozen=True)
 class Line:
-    """One finding: `mark` is "ok", "mend" (with a remedy) or "note" (not judged)."""
+    """One finding: `mark` is "ok", "fix" (with a remedy) or "note" (not judged)."""
 
     mark: str
     subject: str
@@ -38,97 +38,54 @@ class Line:
         return f"{text}: {self.remedy}" if self.remedy else text
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `scripts/overlay doctor`."""
-    parser.add_argument(
-        "--python", metavar="EXE", default=sys.executable, help="look into this one"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "server",
-        nargs="*",
-        metavar="-- ARGUMENT",
-        help="arguments of a server, after --: what of them is refused",
-    )
-
-
-def run(pin: Pin, options: argparse.Namespace) -> int:
-    """Print the findings; 0 all well, 1 something to mend."""
-    try:
-        server = serving.parse(options.server)
-    except ValueError as error:
-        raise Refusal(str(error), Exit.USAGE) from None
-    lines = list(examine(pin, options.python, server if options.server else None))
-    if options.json:
-        print(json.dumps([asdict(line) for line in lines], indent=2))
-    else:
-        print("\n".join(map(str, lines)))
-    return Exit.FAILED if any(line.mark == MEND for line in lines) else Exit.OK
-
-
 def examine(pin: Pin, executable: str, server: argparse.Namespace | None) -> Iterator[Line]:
     """All findings, the interpreter's first; `server` holds parsed server arguments, if any."""
-    python = probe.interpreter(executable)
+    python = installation.interpreter(executable)
     if python is None:
         found = f"{executable} does not run as a Python interpreter"
-        yield Line(MEND, "python", found, "name another with --python")
+        yield Line(FIX, "python", found, "name another with --python")
     else:
         yield Line(WELL, "python", f"{python.python}, {executable}")
         yield from _sglang(pin, executable, python)
-    gpus = probe.gpus()
+    gpus = installation.gpus()
     yield from _cards(gpus)
-    yield from _cuda(python, probe.driver_cuda())
+    yield from _cuda(python, installation.driver_cuda())
     capability = gpus[0].capability if gpus else None
-    support = serving.load_support()
-    yield from _strategy(support, server, capability, python)
+    support = server_arguments.load("support")
+    yield from _strategy(server_arguments.load("policy"), server, capability, python)
     if server is not None:
         yield from _server(support, server, capability, pin.release)
 
 
-def _sglang(pin: Pin, executable: str, python: probe.Interpreter) -> Iterator[Line]:
+def _sglang(pin: Pin, executable: str, python: installation.Interpreter) -> Iterator[Line]:
     try:
         found = tree.of_interpreter(executable)
     except Refusal:
         remedy = f"install it with {executable} -m pip install sglang=={pin.release}"
-        yield Line(MEND, "sglang", "not installed", remedy)
+        yield Line(FIX, "sglang", "not installed", remedy)
         return
     yield Line(WELL, "sglang", f"{found.version() or 'states no version'}, {found.package}")
     try:
         yield _overlay(pin, executable, survey(found, pin.lock()))
     except Refusal as refusal:
         what, _, remedy = str(refusal).partition(": ")
-        yield Line(MEND, "overlay", what, remedy)
-    yield from _packages(_required(found), python.versions, found.version())
+        yield Line(FIX, "overlay", what, remedy)
+    yield from _packages(requirements.of_tree(found), python.versions, found.version())
 
 
 def _overlay(pin: Pin, executable: str, state: Survey) -> Line:
     where = f"--pin {pin.release} --python {executable}"
     if state.gutted:
         remedy = f"run scripts/overlay unapply {where}, then install sglang=={pin.release} again"
-        return Line(MEND, "overlay", "sglang was uninstalled from under the overlay", remedy)
+        return Line(FIX, "overlay", "sglang was uninstalled from under the overlay", remedy)
     if state.state == APPLIED:
         return Line(WELL, "overlay", f"applied, pin {pin.release}")
     if state.state == FOREIGN:
         files = ", ".join(found.entry.path for found in state.foreign())
         remedy = f"run scripts/overlay unapply {where} --from-wheel FILE, then apply"
-        return Line(MEND, "overlay", f"neither pristine nor applied: {files}", remedy)
+        return Line(FIX, "overlay", f"neither pristine nor applied: {files}", remedy)
     what = "not applied" if state.state == PRISTINE else state.state
-    return Line(MEND, "overlay", what, f"run scripts/overlay apply {where}")
-
-
-def _required(found: tree.Tree) -> Mapping[str, str]:
-    """What that sglang pins, from its metadata, or from pyproject.toml in a git checkout."""
-    readers = (
-        (f"{tree.PACKAGE}-*.dist-info/METADATA", requirements.from_metadata),
-        ("pyproject.toml", requirements.from_pyproject),
-    )
-    for pattern, read in readers:
-        for file in sorted(found.root.glob(pattern)):
-            try:
-                return read(file.read_bytes())
-            except (OSError, ValueError):
-                continue
-    return {}
+    return Line(FIX, "overlay", what, f"run scripts/overlay apply {where}")
 
 
 def _packages(
@@ -142,89 +99,89 @@ def _packages(
             yield Line(WELL, name, f"{version}, as sglang {release} pins it")
         else:
             found = f"{version or 'not installed'}, and sglang {release} pins {wanted}"
-            yield Line(MEND, name, found, f"install {name}=={wanted}")
+            yield Line(FIX, name, found, f"install {name}=={wanted}")
     flashinfer = installed.get("flashinfer-python", "")
     for part in _FLASHINFER_PARTS:
         version = installed.get(part)
         if version and version.split("+")[0] != flashinfer.split("+")[0]:
-            found = f"{version} beside flashinfer-python {flashinfer or 'none'}"
-            yield Line(MEND, part, found, "install both in one version, or uninstall this one")
+            found = f"{version} next to flashinfer-python {flashinfer or 'none'}"
+            yield Line(FIX, part, found, "install both in one version, or uninstall this one")
 
 
-def _cards(gpus: list[probe.Gpu]) -> Iterator[Line]:
+def _cards(gpus: list[installation.Gpu]) -> Iterator[Line]:
     if not gpus:
         yield Line(NOTE, "gpu", "nvidia-smi shows none; run the doctor where the server runs")
     for gpu, count in Counter(gpus).items():
         found = f"{count} x {gpu.name}, compute capability {gpu.capability}, {gpu.memory}"
         if _numbers(gpu.capability) < LEAST_CAPABILITY:
-            yield Line(MEND, "gpu", found, "FlashInfer MLA needs compute capability 8.0 or newer")
+            yield Line(FIX, "gpu", found, "FlashInfer MLA needs compute capability 8.0 or newer")
         else:
             yield Line(WELL, "gpu", f"{found}, driver {gpu.driver}")
 
 
-def _cuda(python: probe.Interpreter | None, driver: str | None) -> Iterator[Line]:
+def _cuda(python: installation.Interpreter | None, driver: str | None) -> Iterator[Line]:
     """A driver runs what was built for its own major CUDA release and for older ones."""
     if python is None or "torch" not in python.versions:
         return
     built = python.torch_cuda
     if built is None:
         remedy = f"install torch=={python.versions['torch'].split('+')[0]} built for CUDA"
-        yield Line(MEND, "cuda", "torch is a CPU build", remedy)
+        yield Line(FIX, "cuda", "torch is a CPU build", remedy)
     elif driver is None:
         yield Line(NOTE, "cuda", f"torch is built for CUDA {built}; no driver is seen here")
     elif _numbers(driver)[:1] < _numbers(built)[:1]:
         found = f"torch is built for CUDA {built}, the driver runs {driver}"
-        yield Line(MEND, "cuda", found, "update the NVIDIA driver")
+        yield Line(FIX, "cuda", found, "update the NVIDIA driver")
     else:
         yield Line(WELL, "cuda", f"torch is built for CUDA {built}, the driver runs {driver}")
 
 
 def _strategy(
-    support: ModuleType,
+    policy: Any,
     server: argparse.Namespace | None,
     capability: str | None,
-    python: probe.Interpreter | None,
+    python: installation.Interpreter | None,
 ) -> Iterator[Line]:
     try:
-        settings = support.read_settings(os.environ)
+        settings = policy.read_settings(os.environ)
     except ValueError as error:
         what, _, remedy = str(error).partition(": ")
-        yield Line(MEND, "strategy", what, remedy)
+        yield Line(FIX, "strategy", what, remedy)
         return
     if settings.strategy == "stock":
-        yield Line(NOTE, "strategy", f"stock, as {support.STRATEGY_VARIABLE} asks")
+        yield Line(NOTE, "strategy", f"stock, as {policy.STRATEGY_VARIABLE} asks")
         return
     triton = python.versions.get("triton") if python else None
-    plain = triton is not None and _numbers(triton)[:2] < support.GLUON_TRITON
-    found = _decode_strategy(support, settings, server, capability, plain)
+    plain = triton is not None and _numbers(triton)[:2] < policy.GLUON_TRITON
+    found = _decode_strategy(policy, settings, server, capability, plain)
     yield Line(WELL, "strategy", found)
 
 
 def _decode_strategy(
-    support: ModuleType,
+    policy: Any,
     settings: Any,
     server: argparse.Namespace | None,
     capability: str | None,
     plain: bool,
 ) -> str:
     card = tuple(map(int, capability.split("."))) if capability else None
-    most = support.capacity_rows(sys.maxsize, settings)
+    most = policy.capacity_rows(sys.maxsize, settings)
     named = server is not None and server.max_total_tokens
     rows = server.max_total_tokens + server.page_size if server is not None and named else most
-    heads = serving.query_heads(server) if server is not None else None
-    name, why = support.decode_strategy(rows, settings, card, heads, plain=plain)
+    heads = server_arguments.query_heads(server) if server is not None else None
+    name, why = policy.decode_strategy(rows, settings, card, heads, plain=plain)
     return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
 
 def _server(
-    support: ModuleType, server: argparse.Namespace, capability: str | None, release: str
+    support: Any, server: argparse.Namespace, capability: str | None, release: str
 ) -> Iterator[Line]:
-    if not serving.names_backend(server, support.NAME):
+    if not server_arguments.names_backend(server, support.NAME):
         remedy = f"add --attention-backend {support.NAME}"
-        yield Line(MEND, "server", f"no attention-backend flag names {support.NAME}", remedy)
+        yield Line(FIX, "server", f"no attention-backend flag names {support.NAME}", remedy)
     if server.model_path:
         yield from _model(server)
-    facts = serving.facts(server, support, capability, release)
+    facts = server_arguments.facts(server, support, capability, release)
     reasons = support.refusals(facts)
     if not support.casts_keys(facts):
         found = f"a {facts.pool_dtype} pool needs no cast: the backend is stock FlashInfer MLA"
@@ -233,13 +190,13 @@ def _server(
         yield Line(WELL, "server", "nothing in these arguments is refused")
     for reason in reasons:
         what, _, remedy = reason.partition(": ")
-        yield Line(MEND, "server", what, remedy)
+        yield Line(FIX, "server", what, remedy)
     for notice in support.notices(facts):
         yield Line(NOTE, "server", notice)
 
 
 def _model(server: argparse.Namespace) -> Iterator[Line]:
-    config = serving.model_config(server)
+    config = server_arguments.model_config(server)
     if config is None:
         found = f"{server.model_path} holds no config.json to read: dense MLA is assumed"
         yield Line(NOTE, "model", found)

@@ -1,0 +1,122 @@
+"""The drift report in Markdown: the same input gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from overlaytool.contract import Finding
+from overlaytool.errors import EXIT_HELP, Exit
+
+from carrytool.carry import FAILS, CarriedFile, Verdict
+from carrytool.drift import Drift
+
+
+def write(drift: Drift, folder: Path) -> str:
+    """Writes report.md and the files to look at into `folder`; returns report.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = markdown(drift)
+    (folder / "report.md").write_text(text, "utf-8")
+    for patch in drift.carried:
+        for file in (file for file in patch.files if file.review is not None):
+            place = folder / _review(patch.name, file)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.review or b"")
+    return text
+
+
+def _review(patch: str, file: CarriedFile) -> str:
+    """Where the text to look at lies, below the report's folder."""
+    return f"review/{patch}/{file.path}.{'rej' if file.verdict in FAILS else 'merged'}"
+
+
+def markdown(drift: Drift) -> str:
+    """The report."""
+    broken = [row for row in drift.findings if row.verdict != "held"]
+    held = len(drift.findings) - len(broken)
+    details = [
+        _detail(patch.name, file)
+        for patch in drift.carried
+        for file in patch.files
+        if file.verdict is not Verdict.CLEAN
+    ]
+    parts = [
+        f"# {_sentence(drift)}",
+        f"Exit {int(drift.exit)}. Next: {_next(drift)}.",
+        "## Patches",
+        _rows(["patch", "verdict", "drop it when"], _patches(drift)),
+        *(["\n".join(details)] if details else []),
+        "## Contract",
+        f"{held} rows held, {len(broken)} did not.",
+        *map(_broken, broken),
+        "## Versions that upstream pins",
+        _rows(["package", "pin", "target"], _versions(drift)),
+        "## Faults that upstream may have fixed",
+        _rows(["where", "fault", "state", "needed by"], map(_cure, drift.cures)),
+        f"Made from sglang {drift.pin.release}, {drift.target.name} and {drift.flashinfer.name}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentence(drift: Drift) -> str:
+    pair = f"sglang {drift.pin.release} -> {drift.target.name}"
+    if drift.exit is not Exit.OK:
+        return f"{pair}: {EXIT_HELP[drift.exit]}"
+    same = drift.target.release == drift.pin.release
+    return f"{pair}: {'up to date' if same else 'clean; the pin can be carried as it is'}"
+
+
+def _next(drift: Drift) -> str:
+    """What to do about it."""
+    release = drift.target.release
+    if release in (None, drift.pin.release):
+        return "nothing to carry: the target is no other release"
+    if drift.exit is Exit.UNTRIED:
+        return "fix what kept it from being tried, and run it again"
+    steps = [f"settle {', '.join(drift.open)} as docs/maintaining.md says"] if drift.open else []
+    if drift.exit is Exit.CONTRACT:
+        steps.append("make the overlay fit each broken row of the contract, and state the new one")
+    return "; then ".join(
+        [*steps, f"scripts/carry rebase --pin {drift.pin.release} --to {release}"]
+    )
+
+
+def _patches(drift: Drift) -> Iterator[list[str]]:
+    for patch, carried in zip(drift.patches, drift.carried, strict=True):
+        yield [f"`{patch.name}`", carried.verdict, patch.header.get("Drop-when", "")]
+
+
+def _detail(patch: str, file: CarriedFile) -> str:
+    text = f"- `{patch}`: `{file.path}` {file.verdict}"
+    text += f": {file.note}" if file.note else ""
+    return text if file.review is None else f"{text}; see `{_review(patch, file)}`"
+
+
+def _broken(row: Finding) -> str:
+    return (
+        f"- **{row.symbol or '(module)'}** ({row.file}) {row.verdict}\n"
+        f"  - was: `{row.old}`\n  - is: `{row.new}`\n  - needed by: `{row.needed_by}`"
+    )
+
+
+def _versions(drift: Drift) -> Iterator[list[str]]:
+    own, other = drift.own.required, drift.target.required
+    for name in sorted({*own, *other}) if other else ():
+        old, new = own.get(name, "absent"), other.get(name, "absent")
+        if old != new:
+            yield [name, old, new]
+
+
+def _cure(row: Finding) -> list[str]:
+    state = "still there" if row.verdict in ("held", "unread") else "gone"
+    return [f"`{row.symbol or row.file}`", f"`{row.old}`", state, f"`{row.needed_by}`"]
+
+
+def _rows(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [" | ".join(_cell(cell) for cell in row) for row in rows]
+    ruled = [" | ".join(head), " | ".join("---" for _ in head), *lines]
+    return "\n".join(f"| {line} |" for line in ruled) if lines else "None."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")
