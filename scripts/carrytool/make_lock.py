@@ -1,7 +1,7 @@
 """Making a pin's lock from the pinned wheel, the patches and the overlay, and `patches/earlier`."""
 
 import json
-import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from overlaytool.pin import Pin
 from carrytool import releases
 from carrytool.git import git
 
-_ROW = re.compile(r'[ +](path|pristine|applied) = "(.*)"')
+_NO_BLOB = 40 * "0"
 
 
 def make(pin: Pin) -> Lock:
@@ -66,25 +66,25 @@ def _replace(file: Path, text: str) -> bool:
 
 
 def committed(repository: Path) -> dict[tuple[str, str], str]:
-    """(path, applied) of every row of every lock in the history, with what is pristine there.
-
-    A row's three lines follow each other, so that three lines of context show all of them.
-    """
+    """(path, applied) of every row of every lock in the history, with what is pristine there."""
     if not (repository / ".git").exists():
         return {}
-    log = ("log", "-p", "-m", "-U3", "--format=", "--", "patches/*/lock.toml")
-    done = git(repository, *log, alone=False)
+    log = ("log", "--raw", "-m", "--no-abbrev", "--format=", "--", "patches/*/lock.toml")
+    blobs = {line.split()[3] for line in _history(repository, *log).splitlines()}
+    found: dict[tuple[str, str], str] = {}
+    for blob in sorted(blobs - {_NO_BLOB}):
+        for row in tomllib.loads(_history(repository, "cat-file", "blob", blob)).get("path", []):
+            if row["applied"] != row["pristine"]:
+                found[row["path"], row["applied"][:SHORT]] = row["pristine"]
+    return found
+
+
+def _history(repository: Path, *arguments: str) -> str:
+    done = git(repository, *arguments, alone=False)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
         raise Refusal(f"git cannot read the history of {repository}: {said}")
-    found: dict[tuple[str, str], str] = {}
-    row: dict[str, str] = {}
-    for line in done.stdout.decode().splitlines():
-        if match := _ROW.fullmatch(line):
-            row[match[1]] = match[2]
-            if match[1] == "applied" and row["applied"] != row["pristine"]:
-                found[row["path"], row["applied"][:SHORT]] = row["pristine"]
-    return found
+    return done.stdout.decode()
 
 
 def _patched(patches: Sequence[Patch], source: Path) -> list[Entry]:

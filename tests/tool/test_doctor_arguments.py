@@ -176,7 +176,7 @@ def test_a_dsa_models_default_rows_depend_on_the_card(
 def test_the_prefill_graph_by_default_depends_on_the_release(
     release: str, arguments: list[str], graph: str
 ) -> None:
-    support = server_arguments.load_support()
+    support = server_arguments.load("support")
     facts = server_arguments.facts(server_arguments.parse(arguments), support, None, release)
     assert facts.prefill_graph == graph
 
@@ -188,6 +188,6 @@ def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:
 
 
 def test_the_backends_own_module_is_asked() -> None:
-    support = server_arguments.load_support()
+    support = server_arguments.load("support")
     assert support.NAME == NAME
     assert "torch" not in vars(support)
