@@ -22,7 +22,6 @@ class Shape:
         config, alone: for batches, and for a batch of one request.
         processors: of the card.
         capability: of the card; None is Triton's interpreter.
-        partial: dtype of the values of partial results.
     """
 
     heads: int
@@ -32,7 +31,6 @@ class Shape:
     alone: Config
     processors: int
     capability: tuple[int, int] | None
-    partial: torch.dtype
 
     @property
     def rows(self) -> int:
@@ -60,8 +58,7 @@ class Shape:
 
     def scratch_bytes(self, tokens: int) -> int:
         """Bytes of the partial results of a step of `tokens` query tokens."""
-        row = NOPE.value * self.partial.itemsize + torch.float32.itemsize
-        return self.parts(tokens) * self.rows * row
+        return self.parts(tokens) * self.rows * (NOPE.value + 1) * torch.float32.itemsize
 
     def _waves(self) -> tuple[int, int]:
         return self._wave(self.config), self._wave(self.alone)
@@ -76,7 +73,6 @@ def shape_of(
     *,
     q_per_request: int | None = 1,
     config: Config | None = None,
-    partial: torch.dtype = torch.float32,
 ) -> Shape:
     """How a card runs steps of `heads` query heads.
 
@@ -88,7 +84,7 @@ def shape_of(
     config = config or configure(capability, rows)
     group = q_per_request or max(1, config.rows // heads)
     ragged = q_per_request is None
-    return Shape(heads, group, ragged, config, alone, processors, capability, partial)
+    return Shape(heads, group, ragged, config, alone, processors, capability)
 
 
 def _card(device: torch.device) -> tuple[tuple[int, int] | None, int]:
@@ -106,7 +102,7 @@ class Workspace:
         item_count: int32 [1].
         token_splits: int32 [tokens, 4], see `work`.
         scratch: uint8, which holds the next two.
-        partial: [parts, rows, 512] in the shape's dtype for it.
+        partial: float32 [parts, rows, 512].
         partial_lse: float32 [parts, rows].
 
     Args:
@@ -139,9 +135,9 @@ class Workspace:
         self.scratch = scratch
         parts = shape.parts(max_tokens)
         rows = parts * shape.rows
-        values, lse = scratch[:size].split([rows * NOPE.value * shape.partial.itemsize, rows * 4])
-        self.partial = values.view(shape.partial).view(parts, shape.rows, NOPE.value)
-        self.partial_lse = lse.view(torch.float32).view(parts, shape.rows)
+        values, lse = scratch[:size].view(torch.float32).split([rows * NOPE.value, rows])
+        self.partial = values.view(parts, shape.rows, NOPE.value)
+        self.partial_lse = lse.view(parts, shape.rows)
 
     @property
     def tables(self) -> list[torch.Tensor]:
@@ -156,8 +152,7 @@ def make_workspace(
     *,
     q_per_request: int | None = 1,
     config: Config | None = None,
-    partial: torch.dtype = torch.float32,
 ) -> Workspace:
     """A workspace of its own for steps of one kind; see `shape_of` and `Workspace`."""
-    shape = shape_of(heads, device, q_per_request=q_per_request, config=config, partial=partial)
+    shape = shape_of(heads, device, q_per_request=q_per_request, config=config)
     return Workspace(shape, max_tokens, device)

@@ -195,7 +195,7 @@ def attend_splits_mma(
     if place >= 0:
         first_part = place.to(gl.int64) * (GROUP * HEADS)
         part = partial + ((first_part + local * HEADS + head) * NOPE)[:, None]
-        gl.store(part + col, result.to(partial.dtype.element_ty), mask=live[:, None])
+        gl.store(part + col, result, mask=live[:, None])
         gl.store(partial_lse + (first_part + own * HEADS + own_head), row_lse, mask=own_live)
     else:
         row = out + (token * out_token + head * out_head)[:, None]

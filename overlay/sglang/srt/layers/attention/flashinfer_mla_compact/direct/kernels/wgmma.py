@@ -137,7 +137,7 @@ def _store_values(acc, keys, results, item, tile, HEADS: gl.constexpr, GROUP: gl
     if place >= 0:
         first = place.to(gl.int64) * (GROUP * HEADS)
         part = partial + ((first + local * HEADS + head) * NOPE)[:, None]
-        gl.store(part + col, result.to(partial.dtype.element_ty), mask=live[:, None])
+        gl.store(part + col, result, mask=live[:, None])
     else:
         row = out + (token * out_token + head * out_head)[:, None]
         gl.store(row + col, result.to(out.dtype.element_ty), mask=live[:, None])

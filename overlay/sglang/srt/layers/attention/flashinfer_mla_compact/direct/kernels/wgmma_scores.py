@@ -137,8 +137,9 @@ def weigh_tiles(
     slot = load_slots(slots, begin + (AHEAD - 1) * TILE, end - 1, TILE, LINES)
     done = 0
     for start in range(begin, end, TILE):
-        _fetch_ahead(rows, slot)
-        slot = load_slots(slots, start + AHEAD * TILE, end - 1, TILE, LINES)
+        if GROUP * HEADS <= TILE:  # else the item's other query rows bring them
+            _fetch_ahead(rows, slot)
+            slot = load_slots(slots, start + AHEAD * TILE, end - 1, TILE, LINES)
         buffer = done & 1
         mbarrier.wait(full.index(buffer), (done >> 1) & 1)
         score = _multiply(nope, rope, keys.index(buffer), rope_keys.index(buffer))
