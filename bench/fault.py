@@ -43,7 +43,7 @@ def _slots_read(backend: Any) -> tuple[torch.Tensor, torch.Tensor]:
     wrapper = backend.forward_metadata.decode_wrapper
     if hasattr(wrapper, "slots"):  # attention over the pool itself
         return wrapper.slots, torch.arange(2, device=wrapper.slots.device)
-    return backend._gathered.rows.slots, wrapper._kv_indices_buf[:2].long()
+    return backend.readings.gathered.rows.slots, wrapper._kv_indices_buf[:2].long()
 
 
 def run_disturbed_scheduler(*arguments: Any) -> None:

@@ -112,18 +112,14 @@ def _gather_alone(case: Case) -> Attention:
     return run
 
 
-def _direct_module() -> Any:
-    return load("direct.attend")
-
-
 def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:
     """The direct kernel; `choose` makes a Config from its module and the heads."""
 
     def prepare(case: Case) -> Attention:
-        kernel = _direct_module()
+        kernel: Any = load("direct.attend")
         batch, heads = case.spot.load.batch, case.spot.heads
-        config = choose(kernel, heads) if choose else None
-        space = kernel.make_workspace(heads, batch, case.device, config=config)
+        config = choose(load("direct.configs"), heads) if choose else None
+        space = load("direct.workspace").make_workspace(heads, batch, case.device, config=config)
         kernel.plan(space, case.kv_indptr)
         nope, rope = case.query[..., :NOPE], case.query[..., NOPE:]
 
@@ -136,9 +132,9 @@ def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:
     return Strategy(prepare)
 
 
-def _portable(kernel: Any, heads: int) -> Any:
+def _portable(configs: Any, heads: int) -> Any:
     """As built for sm_80 to sm_120: without wgmma. An H200 has as much shared memory as sm_100."""
-    return kernel.configure((10, 0), heads)
+    return configs.configure((10, 0), heads)
 
 
 def _native_fp8(case: Case) -> Attention:
@@ -240,4 +236,4 @@ def parse(text: str) -> Strategy:
     except (KeyError, ValueError):
         known = ", ".join(STRATEGIES)
         raise ValueError(f"{text!r} is no strategy: use one of {known}, direct:16/64/...") from None
-    return direct(lambda kernel, heads: kernel.Config(*settings))
+    return direct(lambda configs, heads: configs.Config(*settings))

@@ -103,9 +103,16 @@ def runner() -> Any:
     settings = dict.fromkeys(
         ("disable_chunked_prefix_cache", "enable_metrics", "enable_pdmux"), False
     )
+    sizes = {"chunked_prefill_size": 64, "max_prefill_tokens": 64}
     settings |= {"flashinfer_mla_disable_ragged": False, "enable_piecewise_cuda_graph": False}
     arguments.set_global_server_args_for_scheduler(
-        SimpleNamespace(disaggregation_mode="null", speculative_eagle_topk=None, **settings)
+        SimpleNamespace(
+            disaggregation_mode="null",
+            speculative_eagle_topk=None,
+            speculative_num_draft_tokens=None,
+            **settings,
+            **sizes,
+        )
     )
     pool = pools.MLATokenToKVPool(
         SLOTS, 1, torch.float8_e4m3fn, NOPE, ROPE, 1, "cpu", enable_memory_saver=False
@@ -137,7 +144,7 @@ def batch(of: Any, mode: Any, rows: list[int], lengths: list[int], **more: Any) 
         out_cache_loc=torch.tensor(range(SLOTS - len(rows), SLOTS)),
         attn_attend_prefix_cache=None,
         spec_info=None,
-        **more,
+        **{"input_ids": rows, **more},
     )
 
 
@@ -164,7 +171,7 @@ class Graph:
         backend.init_forward_metadata_capture_cuda_graph(
             size, tokens, zeros, ones, None, mode, spec
         )
-        chosen = ("forward_metadata", "_reads_directly")
+        chosen = ("forward_metadata", "_reading")
         self.chosen = {name: getattr(backend, name, None) for name in chosen}
 
     def replay(self, rows: list[int], lengths: list[int]) -> Any:
@@ -184,7 +191,7 @@ def verify_input(table: torch.Tensor, tokens: int) -> Any:
 
     class Verify(spec.SpecInput):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.tokens = tokens
+            self.tokens = self.draft_token_num = tokens
 
         def get_spec_adjust_token_coefficient(self) -> tuple[int, int]:
             return tokens, tokens
@@ -204,6 +211,7 @@ def outputs(modes: Any, backend: Any, of: Any) -> dict[str, Any]:
     extend = batch(
         of, modes.EXTEND, [3, 1], [14, 20],
         extend_prefix_lens=torch.tensor([11, 18]), extend_prefix_lens_cpu=[11, 18],
+        input_ids=range(5),
     )  # fmt: skip
     found = {}
     backend.init_forward_metadata(decode)
@@ -264,7 +272,7 @@ def start(make: Callable[[], Any]) -> dict[str, Any]:
     parts = getattr(backend, "attn_backends", [backend])
     return {
         "lines": lines,
-        "buffer": parts[0]._gathered.buffer.untyped_storage().nbytes(),
+        "buffer": parts[0].readings.gathered.buffer.untyped_storage().nbytes(),
         "allocated": sum(tensor.untyped_storage().nbytes() for tensor in held),
     }
 

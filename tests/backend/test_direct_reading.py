@@ -29,6 +29,13 @@ def indptr(counts: list[int]) -> torch.Tensor:
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32)
 
 
+def reading(overlay: Import, tokens: int, q_per_request: int | None = 1) -> Any:
+    space = overlay("direct.workspace").make_workspace(
+        HEADS, tokens, CPU, q_per_request=q_per_request
+    )
+    return overlay("direct.reading").Direct(space, SCALE)
+
+
 def attend(wrapper: Any, query: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
     """What upstream's forward methods do with the pool's keys and a wrapper."""
     keys = wrapper.keys(pool).to(query.dtype)
@@ -51,7 +58,7 @@ def test_it_attends_to_the_planned_slots(
     overlay: Import, pool: torch.Tensor, tokens: list[int]
 ) -> None:
     decodes = tokens == [1, 1]
-    wrapper = overlay("direct.reading").Direct(HEADS, 8, SCALE, CPU, 1 if decodes else None)
+    wrapper = reading(overlay, 8, 1 if decodes else None)
     slots = torch.randperm(64, generator=torch.Generator().manual_seed(5)).to(torch.int32)
     wrapper.plan(None, None, slots, None, HEADS, 512, 64, 1, False, SCALE)
     wrapper.place(indptr(LENGTHS), None if decodes else indptr(tokens))
@@ -64,7 +71,7 @@ def test_it_attends_to_the_planned_slots(
 
 
 def test_a_step_follows_the_lengths_of_its_last_place(overlay: Import, pool: torch.Tensor) -> None:
-    wrapper = overlay("direct.reading").Direct(HEADS, 2, SCALE, CPU)
+    wrapper = reading(overlay, 2)
     slots = torch.arange(64, dtype=torch.int32)
     query = torch.randn((2, HEADS, 576)).to(torch.bfloat16)
     wrapper.plan(None, None, slots)
@@ -76,7 +83,7 @@ def test_a_step_follows_the_lengths_of_its_last_place(overlay: Import, pool: tor
 
 
 def test_a_log_sum_is_not_given(overlay: Import) -> None:
-    wrapper = overlay("direct.reading").Direct(HEADS, 2, SCALE, CPU)
+    wrapper = reading(overlay, 2)
     with pytest.raises(AssertionError, match="decode context parallelism"):
         wrapper.run(None, None, None, None, out=None, return_lse=True)
 

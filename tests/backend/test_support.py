@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -132,7 +133,6 @@ def test_a_sparse_model_is_told_that_it_attends_densely() -> None:
 def test_settings_have_defaults() -> None:
     settings = policy.read_settings({})
     assert settings == policy.Settings()
-    assert settings.buffer_mib == policy.DEFAULT_BUFFER_MIB
 
 
 @pytest.mark.parametrize(
@@ -154,20 +154,30 @@ def test_settings_have_defaults() -> None:
 def test_decode_gathers_only_where_the_buffer_holds_the_pool(
     strategy: str, pool_rows: int, capability: tuple[int, int] | None, heads: int | None, read: str
 ) -> None:
-    settings = policy.Settings(strategy)
-    chosen, why = policy.decode_strategy(pool_rows, settings, capability, heads)
+    means = policy.Means(pool_rows, capability)
+    chosen, why = policy.strategy_of(means, policy.Settings(strategy), heads)
     assert chosen == read
     assert why and "None" not in why
 
 
 @pytest.mark.parametrize("capability", [(8, 9), (9, 0), (12, 0)])
-def test_with_the_plain_kernel_alone_many_heads_are_gathered(capability: tuple[int, int]) -> None:
-    heads = {8: "direct", 32: "direct", 64: "gather", None: "gather"}
-    for number, read in heads.items():
-        settings = policy.Settings()
-        chosen, _ = policy.decode_strategy(1000, settings, capability, number, plain=True)
-        assert chosen == read
-    assert policy.decode_strategy(1000, settings, (8, 6), 8, plain=True)[0] == "gather"
+def test_with_the_plain_kernel_alone_many_rows_are_gathered(capability: tuple[int, int]) -> None:
+    means = policy.Means(1000, capability, gluon=False)
+    for rows, read in {8: "direct", 32: "direct", 64: "gather", None: "gather"}.items():
+        assert policy.strategy_of(means, policy.Settings(), rows)[0] == read
+    old = policy.Means(1000, (8, 6), gluon=False)
+    assert policy.strategy_of(old, policy.Settings(), 8)[0] == "gather"
+
+
+def test_without_any_kernel_the_buffer_has_to_hold_the_pool() -> None:
+    for strategy in ("auto", "direct"):
+        means = policy.Means(1000, (9, 0), gluon=False, plain=False)
+        assert policy.strategy_of(means, policy.Settings(strategy), 8)[0] == "gather"
+    means = policy.Means(1_000_000, (9, 0), gluon=False, plain=False)
+    with pytest.raises(ValueError, match=r"SGLANG_MLA_COMPACT_BUFFER_MIB=1099\.$"):
+        policy.strategy_of(means, policy.Settings(), 8)
+    enough = policy.Settings(buffer_mib=1099)
+    assert policy.strategy_of(means, enough, 8)[0] == "gather"
 
 
 @pytest.mark.parametrize(
@@ -178,8 +188,9 @@ def test_direct_reading_was_faster_wherever_it_is_chosen(
     capability: tuple[int, int], direct: str, gather: str
 ) -> None:
     for point in json.loads(KERNELS.read_text())["points"]:
-        heads = int(point["point"].partition(":")[0])
-        chosen, _ = policy.decode_strategy(1000, policy.Settings(), capability, heads)
+        rows = math.prod(map(int, point["point"].partition(":")[0].split("x")))
+        means = policy.Means(1000, capability)
+        chosen, _ = policy.strategy_of(means, policy.Settings(), rows)
         times = {name: entry.get("us") for name, entry in point["strategies"].items()}
         if chosen == "direct" and times.get(direct) and times.get(gather):
             faster = statistics.median(times[direct]) < statistics.median(times[gather])
@@ -210,9 +221,19 @@ def test_an_unknown_strategy_is_refused_with_the_known_ones(value: str) -> None:
 
 def test_the_buffer_never_has_more_rows_than_the_pool_or_the_budget() -> None:
     one = policy.Settings(buffer_mib=1)
-    assert policy.capacity_rows(500, one) == 500
-    assert policy.capacity_rows(10**9, one) == 2**20 // 1152
-    assert policy.capacity_rows(10**9, one) * policy.COMPACT_ROW_BYTES <= 2**20
+    for gathers in (True, False):
+        assert policy.capacity_rows(500, one, gathers=gathers) == 500
+        rows = policy.capacity_rows(10**9, one, gathers=gathers)
+        assert rows == 2**20 // 1152
+        assert rows * policy.COMPACT_ROW_BYTES <= 2**20
+
+
+def test_a_buffer_for_eager_extends_alone_is_smaller_by_default() -> None:
+    sizes = {
+        gathers: policy.capacity_rows(10**9, policy.Settings(), gathers=gathers) * 1152 >> 20
+        for gathers in (True, False)
+    }
+    assert sizes == {True: 1023, False: 255}
 
 
 def test_they_import_neither_torch_nor_sglang() -> None:

@@ -22,8 +22,8 @@ class Backend:
     def place_decode(self, wrapper: Any, requests: int) -> None:
         self.calls.append(("decode", wrapper, requests))
 
-    def place_extend(self, wrapper: Any, requests: int) -> None:
-        self.calls.append(("extend", wrapper._kv_indptr_buf.tolist(), requests))
+    def place_extend(self, wrapper: Any, requests: int, tokens: int | None) -> None:
+        self.calls.append(("extend", wrapper._kv_indptr_buf.tolist(), requests, tokens))
 
     def place_nothing(self) -> None:
         self.calls.append("nothing")
@@ -44,7 +44,7 @@ def test_an_extend_is_placed_once_it_is_planned(overlay: Import) -> None:
     backend = Backend()
     updater = overlay("upstream.updaters").CompactPrefillIndices(None, backend)
     updater.update(REQUESTS, 12, prefill_wrapper_paged=wrapper(), use_ragged=False)
-    assert backend.calls == [("plan", 3), ("extend", [99] * 4, 3)]
+    assert backend.calls == [("plan", 3), ("extend", [99] * 4, 3, None)]
 
 
 def test_an_extend_with_keys_of_its_own_is_not_placed(overlay: Import) -> None:
@@ -52,6 +52,25 @@ def test_an_extend_with_keys_of_its_own_is_not_placed(overlay: Import) -> None:
     updater = overlay("upstream.updaters").CompactPrefillIndices(None, backend)
     updater.update(REQUESTS, 12, prefill_wrapper_paged=wrapper(), use_ragged=True)
     assert backend.calls == [("plan", 3), "nothing"]
+
+
+@pytest.mark.parametrize(
+    ("step", "tokens"),
+    [
+        (SimpleNamespace(draft_token_num=4), 4),
+        (SimpleNamespace(draft_token_num=4, ragged_verify_layout=None), 4),
+        (SimpleNamespace(draft_token_num=4, ragged_verify_layout="layout"), None),
+        (SimpleNamespace(), None),
+    ],
+    ids=["older verify", "verify", "ragged verify", "draft"],
+)
+def test_a_verify_tells_its_query_tokens(
+    overlay: Import, step: SimpleNamespace, tokens: int | None
+) -> None:
+    backend = Backend()
+    updater = overlay("upstream.updaters").CompactPrefillIndices(None, backend)
+    updater.update(REQUESTS, prefill_wrapper_paged=wrapper(), use_ragged=False, spec_info=step)
+    assert backend.calls[-1] == ("extend", [99] * 4, 3, tokens)
 
 
 def test_lengths_that_were_planned_on_the_host_reach_the_wrapper(overlay: Import) -> None:
@@ -64,7 +83,7 @@ def test_lengths_that_were_planned_on_the_host_reach_the_wrapper(overlay: Import
         use_ragged=False,
         fast_verify_plan_kwargs=plan,
     )
-    assert backend.calls[-1] == ("extend", [0, 5, 9, 20], 3)
+    assert backend.calls[-1] == ("extend", [0, 5, 9, 20], 3, None)
 
 
 def test_a_plan_waits_until_the_one_before_is_copied(

@@ -23,12 +23,17 @@ def indptr(counts: list[int]) -> torch.Tensor:
 class Batch:
     """A step: each request's slots, and how many of their tokens are new; None for a decode.
 
-    A ragged extend takes its keys from the forward pass itself.
+    A ragged extend takes its keys from the forward pass itself. A verify has new tokens alike.
     """
 
     slots: list[torch.Tensor]
     new: list[int] | None = None
     ragged: bool = False
+    verifies: bool = False
+
+    @property
+    def input_ids(self) -> range:
+        return range(sum(self.new or [1] * len(self.slots)))
 
     @property
     def lengths(self) -> list[int]:
@@ -114,6 +119,7 @@ class AttnBackend:
             prefill_wrapper_paged=self.prefill_wrapper,
             use_ragged=batch.ragged,
             step=batch,
+            spec_info=verify_of(batch),
         )
         self.forward_metadata = PrefillMetadata(self.prefill_wrapper)
 
@@ -130,6 +136,10 @@ class AttnBackend:
             return wrapper.run(query, latent, rope)
         out = torch.empty_like(query[..., :NOPE])
         return wrapper.run(query[..., :NOPE], query[..., NOPE:], latent, rope, out=out)
+
+
+def verify_of(batch: Batch) -> Any:
+    return SimpleNamespace(draft_token_num=batch.new[0]) if batch.verifies and batch.new else None
 
 
 def writes_and_reads(slots: torch.Tensor, *layers: int, key: float = 3) -> Any:

@@ -33,14 +33,14 @@ class Gathering:
 
     def __init__(self) -> None:
         rows = SimpleNamespace(slots=torch.tensor([70, 71, 72, 73], dtype=torch.int32))
-        self._gathered = SimpleNamespace(rows=rows)
+        self.readings = SimpleNamespace(gathered=SimpleNamespace(rows=rows))
         planned = torch.tensor([2, 0, 1, 3], dtype=torch.int32)
         wrapper = SimpleNamespace(_kv_indices_buf=planned)
         self.forward_metadata = SimpleNamespace(decode_wrapper=wrapper)
 
     def forward_decode(self, q: Any, k: Any, v: Any, layer: Any) -> list[int]:
         planned = self.forward_metadata.decode_wrapper._kv_indices_buf.long()
-        slots: list[int] = self._gathered.rows.slots[planned].tolist()
+        slots: list[int] = self.readings.gathered.rows.slots[planned].tolist()
         return slots
 
 

@@ -67,15 +67,16 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
 
 def direct_at_edges(pool: torch.Tensor) -> None:
     direct: Any = load("direct.attend")
+    configs: Any = load("direct.configs")
     card = torch.cuda.get_device_capability()
     # Those of both heads that follow, of 64 rows, of a card with less shared memory, and the plain.
-    configs = [None, direct.configure(card, 64)]
-    configs += [direct.configure(other, 32) for other in ((12, 0), None)]
+    configs = [None, configs.configure(card, 64)]
+    configs += [configs.configure(other, 32) for other in ((12, 0), None)]
     if "--without-mbarriers" in sys.argv:
         configs = [config for config in configs if config is None or config.kernel != "wgmma"]
     for config, heads, lengths in product(configs, (16, 20), LENGTHS):
         requests = len(lengths)
-        space = direct.make_workspace(heads, requests, DEVICE, config=config)
+        space = load("direct.workspace").make_workspace(heads, requests, DEVICE, config=config)
         direct.plan(space, integers(0, *accumulate(lengths)))
         query = torch.ones(requests, heads, 576, dtype=torch.bfloat16, device=DEVICE)
         out, lse = torch.zeros_like(query[..., :512]), query.new_zeros(query.shape[:2]).float()

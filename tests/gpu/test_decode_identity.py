@@ -88,7 +88,7 @@ def test_a_shared_prefix_far_above_the_pool_is_gathered_once() -> None:
     graphed = capture_one(engine, stock, requests).replay(batch, inputs)
     assert_same_bits(captured.replay(batch, inputs), graphed, "captured")
     distinct = torch.cat(engine.slots_of(batch.req_pool_indices, lengths)).unique()
-    assert compact._gathered.rows.count.item() == distinct.numel()
+    assert compact.readings.gathered.rows.count.item() == distinct.numel()
 
 
 def test_one_row_gathered_wrong_is_seen() -> None:
@@ -99,5 +99,5 @@ def test_one_row_gathered_wrong_is_seen() -> None:
     inputs = engine.inputs(2)
     expected = run_eager(engine, stock, batch, inputs)
     compact.init_forward_metadata(batch)
-    compact._gathered.rows.slots[7] = compact._gathered.rows.slots[8]
+    compact.readings.gathered.rows.slots[7] = compact.readings.gathered.rows.slots[8]
     assert differs_in_bits(forward(engine, compact, batch, inputs), expected)

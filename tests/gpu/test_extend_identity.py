@@ -44,7 +44,7 @@ def test_extend_behind_a_shared_prefix_equals_stock() -> None:
     inputs = engine.inputs(sum(new))
     expected = run_eager(engine, stock, batch, inputs)
     assert_same_bits(run_eager(engine, compact, batch, inputs), expected)
-    assert compact._gathered.rows.count.item() == 1024 + sum(new)
+    assert compact.readings.gathered.rows.count.item() == 1024 + sum(new)
 
 
 def test_chunked_prefill_equals_stock_chunk_by_chunk() -> None:

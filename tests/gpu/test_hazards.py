@@ -34,11 +34,11 @@ def test_nan_in_stale_rows_inactive_slots_and_slot_0_reaches_no_output(dtype: to
     inputs = engine.inputs(4)
     expected = run_eager(engine, stock, batch, inputs)
     poison(engine, torch.cat(engine.slots_of(requests, LENGTHS)))
-    compact._gathered.buffer.fill_(float("nan"))
+    compact.readings.gathered.buffer.fill_(float("nan"))
     assert_same_bits(run_eager(engine, compact, batch, inputs), expected, "eager")
 
     graphed = capture_one(engine, stock, 8).replay(batch, inputs)  # four padded rows read slot 0
-    compact._gathered.buffer.fill_(float("nan"))
+    compact.readings.gathered.buffer.fill_(float("nan"))
     assert_same_bits(captured.replay(batch, inputs), graphed, "captured")
     assert all(output.isfinite().all() for output in graphed)
 
@@ -76,7 +76,7 @@ def test_nan_in_stale_rows_reaches_no_extend() -> None:
     inputs = engine.inputs(135)
     expected = run_eager(engine, stock, batch, inputs)
     poison(engine, torch.cat(engine.slots_of(requests, LENGTHS)))
-    compact._gathered.buffer.fill_(float("nan"))
+    compact.readings.gathered.buffer.fill_(float("nan"))
     assert_same_bits(run_eager(engine, compact, batch, inputs), expected)
 
 
@@ -146,7 +146,11 @@ def test_arrays_made_in_inference_mode_can_be_written_outside_of_it() -> None:
     engine = Engine(Shape(rows=4095))  # a size of its own, so that its buffer is new
     with torch.inference_mode():
         compact = engine.make("flashinfer_mla_compact")
-    table = compact._gathered.rows.table
-    arrays = [compact._gathered.buffer, compact._gathered.rows.slots, compact._gathered.rows.count]
+    table = compact.readings.gathered.rows.table
+    arrays = [
+        compact.readings.gathered.buffer,
+        compact.readings.gathered.rows.slots,
+        compact.readings.gathered.rows.count,
+    ]
     arrays += [table.stamps, table.row_of_slot]
     assert [array.is_inference() for array in arrays] == [False] * len(arrays)

@@ -49,7 +49,7 @@ def test_no_captured_step_makes_a_tensor_of_the_pools_length(drafts: int) -> Non
 
 
 def test_the_buffer_takes_the_bytes_of_the_formula() -> None:
-    from sglang.srt.layers.attention.flashinfer_mla_compact.backend import compact_buffer
+    from sglang.srt.layers.attention.flashinfer_mla_compact.readings import compact_buffer
 
     capacity = 54321  # a capacity that no other test has, so that the buffer is new
     before = requested_bytes()
@@ -92,7 +92,7 @@ def test_the_start_line_states_the_bytes_that_a_start_takes(
 def test_layers_graphs_and_backends_share_one_buffer() -> None:
     engine = Engine(Shape(layers=3))
     first, second = engine.make("flashinfer_mla_compact"), engine.make("flashinfer_mla_compact")
-    assert first._gathered.buffer.data_ptr() == second._gathered.buffer.data_ptr()
+    assert first.readings.gathered.buffer.data_ptr() == second.readings.gathered.buffer.data_ptr()
 
 
 def test_a_replay_allocates_nothing_and_200_leave_memory_as_it_was() -> None:

@@ -79,7 +79,10 @@ def test_two_batches_may_take_their_layers_in_turn() -> None:
     """Two-batch overlap: two backends on one stream share the buffer."""
     engine = Engine(Shape(layers=3))
     stock, halves = engine.make(STOCK), [engine.make(COMPACT), engine.make(COMPACT)]
-    assert halves[0]._gathered.buffer.data_ptr() == halves[1]._gathered.buffer.data_ptr()
+    assert (
+        halves[0].readings.gathered.buffer.data_ptr()
+        == halves[1].readings.gathered.buffer.data_ptr()
+    )
     requests = engine.place(LENGTHS)
     batches = [
         decode_batch(engine, requests[part], LENGTHS[part]) for part in (slice(2), slice(2, 4))

@@ -18,9 +18,9 @@ HIGH_ROWS, HIGH_WORD_ROWS = 4_000_000, 15_000_000
 
 def guard_buffer(compact: object) -> torch.Tensor:
     """Put the backend's buffer between rows that a write past its ends would change."""
-    capacity = compact._gathered.buffer.shape[0]  # type: ignore[attr-defined]
+    capacity = compact.readings.gathered.buffer.shape[0]  # type: ignore[attr-defined]
     whole = torch.full((capacity + 2 * GUARD, 1, DIM), 3.0, dtype=torch.bfloat16, device=DEVICE)
-    compact._gathered.buffer = whole[GUARD : GUARD + capacity]  # type: ignore[attr-defined]
+    compact.readings.gathered.buffer = whole[GUARD : GUARD + capacity]  # type: ignore[attr-defined]
     return whole
 
 
@@ -44,7 +44,7 @@ def one_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_decode_is_right_when_the_buffer_is_smaller_than_the_step(shape: Shape) -> None:
     engine = Engine(shape)
     stock, compact = engine.pair()
-    assert compact._gathered.rows.capacity == 2**20 // (2 * DIM)
+    assert compact.readings.gathered.rows.capacity == 2**20 // (2 * DIM)
     whole = guard_buffer(compact)
     captured = capture_one(engine, compact, 8)
     lengths = [1200, 1, 65, 1500, 300]
@@ -69,7 +69,7 @@ def test_extend_is_right_whether_the_step_fits_the_buffer_or_not() -> None:
         inputs = engine.inputs(sum(new))
         expected = run_eager(engine, stock, batch, inputs)
         actual = run_eager(engine, compact, batch, inputs)
-        if sum(lengths) <= compact._gathered.rows.capacity:
+        if sum(lengths) <= compact.readings.gathered.rows.capacity:
             assert_same_bits(actual, expected, "fits")
         else:
             exact = reference(engine, batch, inputs)
@@ -144,7 +144,7 @@ def test_slots_beyond_32_bit_word_offsets_are_gathered_from_where_they_are() -> 
         batch = extend_batch(engine, engine.place(lengths, slots=slots), prefixes, new)
         outputs.append(run_eager(engine, compact, batch, inputs))
         assert compact._reading.name == "gather"
-        assert int(compact._gathered.rows.count) == sum(lengths)
+        assert int(compact.readings.gathered.rows.count) == sum(lengths)
     assert_same_bits(outputs[1], outputs[0], "high against low")
 
 

@@ -37,7 +37,7 @@ TARGETS: list[Target] = [
     (card, config) for card, table in CONFIGS.items() for config in table.values()
 ] + [(card, PLAIN[blocks][rows]) for card, blocks in ((86, 1), (90, 2)) for rows in (16, 32)]
 KERNELS = {
-    "plain": "plain:attend_splits",
+    "plain": "plain:attend_splits_plain",
     "mma": "mma:attend_splits_mma",
     "wgmma": "wgmma:attend_splits_wgmma",
 }
@@ -55,6 +55,7 @@ def attend_job(card: int, config: Config, heads: int, group: int = 1, codec: str
             "TOKENS": config.tokens,
             "CODEC": codec or ("e4m3" if card >= 89 else "e4m3_bits"),
             "WRITE_LSE": True,
+            "EARLY": card >= 90 and config.kernel != "plain",
         },
         warps=config.warps,
         stages=config.stages,
@@ -137,7 +138,7 @@ def test_plan_and_merge_compile_for_the_oldest_and_the_newest_card() -> None:
     types = {**POINTERS, **numbers, "token_splits": "*i32", "kv_indptr": "*i32"}
     plan = {"GROUP": 4, "RAGGED": True, "TOKENS": 32, "BLOCK": attend.PLAN_BLOCK}
     merge = {"HEADS": 16, "GROUP": 1, "COLUMNS": 512, "EXPECTED": 16}
-    merge |= {"WRITE_LSE": True}
+    merge |= {"WRITE_LSE": True, "EARLY": False}
     jobs = [
         job
         for card in (80, 120)

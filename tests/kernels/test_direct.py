@@ -10,10 +10,9 @@ import triton
 from sglang.srt.layers.attention.flashinfer_mla_compact import policy
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct import attend as direct
 from sglang.srt.layers.attention.flashinfer_mla_compact.direct import configs
-from sglang.srt.layers.attention.flashinfer_mla_compact.direct.configs import (
-    Config,
-    codec_of,
-)
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct import workspace as workspace_module
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct.configs import Config, codec_of
+from sglang.srt.layers.attention.flashinfer_mla_compact.direct.workspace import make_workspace
 
 from tests.kernels.reference import QUIET_NAN, SM_SCALE, Step, make_step, reference
 
@@ -32,6 +31,7 @@ def test_only_hopper_has_a_kernel_for_more_than_32_rows() -> None:
     assert chosen[9, 0].kernel == "wgmma"
     assert {configs.configure(card, 20).kernel for card in cards} == {"mma"}
     assert configs.configure((9, 0), 64, alone=True).rows == 32
+    assert configs.configure((9, 0), 65, alone=True).rows == 64
 
 
 def test_cards_without_the_conversion_decode_e4m3_by_its_bits() -> None:
@@ -43,7 +43,6 @@ def test_cards_without_the_conversion_decode_e4m3_by_its_bits() -> None:
 def test_a_triton_without_gluon_runs_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mma", "wgmma"):
         monkeypatch.delitem(configs.KERNELS, name)
-    assert not configs.builds_gluon()
     for rows in (8, 32, 128):
         small, large = (configs.configure(card, rows) for card in ((8, 9), (9, 0)))
         assert (small.kernel, large.kernel) == ("plain", "plain")
@@ -52,7 +51,7 @@ def test_a_triton_without_gluon_runs_the_plain_kernel(monkeypatch: pytest.Monkey
 
 def test_support_names_a_triton_that_builds_the_kernels() -> None:
     installed = tuple(map(int, triton.__version__.split(".")[:2]))
-    assert configs.builds_gluon() == (installed >= policy.GLUON_TRITON)
+    assert ("mma" in configs.KERNELS) == (installed >= policy.GLUON_TRITON)
 
 
 def run(
@@ -62,7 +61,7 @@ def run(
     out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     total, heads, _ = step.query.shape
-    workspace = direct.make_workspace(
+    workspace = make_workspace(
         heads, total, torch.device("cpu"), q_per_request=q_per_request, config=config
     )
     ragged = step.offsets(step.tokens) if q_per_request is None else None
@@ -95,7 +94,7 @@ def test_128_heads_take_more_than_one_tile() -> None:
 def test_split_ranges_are_merged_with_their_weights() -> None:
     step = make_step([640, 129, 128, 5], [1] * 4, 16)
     config = Config(16, 32, 4, 3, None, 4, shortest=64)
-    workspace = direct.make_workspace(16, 4, torch.device("cpu"), config=config)
+    workspace = make_workspace(16, 4, torch.device("cpu"), config=config)
     direct.plan(workspace, step.offsets(step.lengths))
     splits = workspace.token_splits[:, 1].tolist()
     assert splits[0] >= 8 and splits[-1] == 1
@@ -106,8 +105,8 @@ def test_split_ranges_are_merged_with_their_weights() -> None:
 def test_splits_are_no_more_than_run_at_once_where_even_shares_would_be() -> None:
     lengths = torch.tensor([3200] * 5)
     config = Config(16, 32, 4, 3, None, 4, shortest=32)
-    workspace = direct.make_workspace(16, 5, torch.device("cpu"), config=config)
-    _, wave = workspace.shape(5)
+    workspace = make_workspace(16, 5, torch.device("cpu"), config=config)
+    _, wave = workspace.shape.of_batch(5)
     even = -(-int(lengths.sum()) // wave // 32) * 32
     assert int((-(-lengths // even)).sum()) > wave
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
@@ -118,9 +117,11 @@ def test_splits_are_no_more_than_run_at_once_where_even_shares_would_be() -> Non
 
 def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [Config(16, 32, 4, 5, None, 1), Config(16, 32, 4, 3, None, 4, shortest=32)]
-    monkeypatch.setattr(direct, "configure", lambda card, rows, alone=False: chosen[alone])
+    monkeypatch.setattr(
+        workspace_module, "configure", lambda card, rows, alone=False: chosen[alone]
+    )
     step = make_step([300, 40], [1, 1], 16)
-    workspace = direct.make_workspace(16, 2, torch.device("cpu"))
+    workspace = make_workspace(16, 2, torch.device("cpu"))
     direct.plan(workspace, step.offsets([300]))
     assert int(workspace.item_count) == 10 <= workspace.items.shape[0]
     one = replace(step, query=step.query[:1], lengths=[300], tokens=[1])
@@ -132,9 +133,9 @@ def test_merge_needs_several_rounds() -> None:
     """The long request has more splits than one round takes where two share the card."""
     step = make_step([800, 5], [1, 1], 8)
     config = Config(16, 16, 4, 3, None, 16, shortest=16)
-    workspace = direct.make_workspace(8, 2, torch.device("cpu"), config=config)
+    workspace = make_workspace(8, 2, torch.device("cpu"), config=config)
     direct.plan(workspace, step.offsets(step.lengths))
-    _, in_one_round = direct._merge_shape(workspace.shape(2)[1], 2)
+    _, in_one_round = direct._merge_shape(workspace.shape.of_batch(2)[1], 2)
     assert int(workspace.token_splits[0, 1]) > in_one_round
     assert_close(run(step, config=config), step)
 
@@ -163,7 +164,7 @@ def test_padded_requests_of_a_captured_batch_do_no_harm() -> None:
 
 
 def test_a_replay_may_have_other_lengths() -> None:
-    workspace = direct.make_workspace(16, 2, torch.device("cpu"))
+    workspace = make_workspace(16, 2, torch.device("cpu"))
     for lengths in ([300, 200], [7, 420], [1, 1]):
         step = make_step(lengths, [1, 1], 16, seed=lengths[0])
         direct.plan(workspace, step.offsets(lengths))
@@ -239,7 +240,7 @@ def test_ragged_extend_matches_float64() -> None:
 
 def test_wrong_shapes_are_refused_in_one_sentence() -> None:
     step = make_step([4], [1], 8)
-    workspace = direct.make_workspace(16, 1, torch.device("cpu"))
+    workspace = make_workspace(16, 1, torch.device("cpu"))
     out = torch.empty(1, 8, 512, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="8 heads exceed a workspace for 1 tokens of 16"):
         direct.attend(*step.operands, workspace, sm_scale=1.0, out=out)
@@ -249,7 +250,7 @@ def test_wrong_shapes_are_refused_in_one_sentence() -> None:
             *step.operands[:2],
             narrow,
             step.slots,
-            direct.make_workspace(8, 1, torch.device("cpu")),
+            make_workspace(8, 1, torch.device("cpu")),
             sm_scale=1.0,
             out=out,
         )

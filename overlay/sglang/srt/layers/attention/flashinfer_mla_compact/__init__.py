@@ -4,7 +4,8 @@ factory.py       builds the backend that a runner asks for, or refuses by name
 registration.py  registers the name where sglang looks it up in the forward pass
 support.py       what is served, what is refused and why
 policy.py        how a step reads: the operator's choice, or what was measured
-backend.py       overrides of sglang's backend: plans make a reading, layers use it
+readings.py      which reading each kind of step takes, made before the server is ready
+backend.py       overrides of sglang's backend: plans take a reading, layers use it
 draft.py         a draft model's decode of several steps
 metrics.py       counters and log lines in service
 launch.py        launches a Triton kernel without specialising its arguments anew

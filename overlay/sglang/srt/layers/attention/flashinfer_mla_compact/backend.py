@@ -14,27 +14,21 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.flashinfer_mla_backend import DecodeMetadata
 
-from . import policy, support
-from .direct.configs import builds_gluon
+from . import policy
 from .direct.reading import Direct
 from .gather.reading import Gathered
 from .gather.rows import SlotTable
 from .metrics import StepCounter
 from .pool.layer_pool import LayerPool
+from .readings import Needs, make_readings
 from .upstream.older_backend import AttnBackend
 from .upstream.pools import pool_format, pool_rows
-from .upstream.runner import metric_labels
-from .upstream.settings import get_buffer
+from .upstream.runner import metric_labels, most_new_tokens, verified_tokens
 from .upstream.updaters import CompactDecodeIndices, CompactPrefillIndices, PacedPlans
 
 
 class FlashInferMLACompactAttnBackend(AttnBackend):
     """FlashInfer MLA for an FP8 pool, reading no row that the step does not attend to.
-
-    Where the compact buffer holds fewer rows than the pool (its memory is bounded), a step may
-    not fit, and a captured replay can't be vetoed. Captured steps read directly then, whatever
-    the load; an eager extend does so only when it does not fit. Direct reading takes any number
-    of rows, so no step can overflow and none is refused.
 
     Args:
         model_runner: a runner of an MLA model whose FP8 pool is allocated.
@@ -53,30 +47,32 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         super().__init__(model_runner, skip_prefill, kv_indptr_buf, q_indptr_decode_buf)
         # Warm-up code may run in inference mode; what it allocates can't be written outside of it.
         with torch.inference_mode(False):
-            self._init_readings(model_runner, table)
+            self._init_readings(model_runner, skip_prefill, table)
             self._init_updaters(model_runner, skip_prefill)
 
-    def _init_readings(self, model_runner: Any, table: SlotTable | None) -> None:
+    def _init_readings(
+        self, model_runner: Any, skip_prefill: bool, table: SlotTable | None
+    ) -> None:
         device = torch.device(model_runner.device)
         rows = pool_rows(model_runner.token_to_kv_pool)
-        settings = policy.read_settings()
-        self.decode_strategy = policy.decode_strategy(
-            rows,
-            settings,
-            torch.cuda.get_device_capability(device),
-            self.indices_updater_decode.num_local_heads,
-            plain=not builds_gluon(),
-        )
-        capacity = policy.capacity_rows(rows, settings)
-        buffer = compact_buffer(capacity, model_runner.dtype, device)
-        self._gathered = Gathered(buffer, table or SlotTable(rows, device))
-        self._decodes: Direct | None = None
-        if self.decode_strategy[0] == Direct.name:
-            self._decodes = self._direct(self.kv_indptr.shape[0] - 1, 1)
-            self.decode_wrapper = self._decodes
-        self._extends: dict[Any, Direct] = {}
-        self._reading: Gathered | Direct | None = None
         self._format = pool_format(model_runner)
+        needs = Needs(
+            pool_rows=rows,
+            pool_dtype=self._format.dtype,
+            dtype=model_runner.dtype,
+            device=device,
+            heads=self.indices_updater_decode.num_local_heads,
+            sm_scale=self.indices_updater_decode.scaling,
+            requests=self.kv_indptr.shape[0] - 1,
+            verified=0 if skip_prefill else verified_tokens(),
+            new_tokens=0 if skip_prefill else most_new_tokens(model_runner),
+        )
+        table = table or SlotTable(rows, device)
+        self.readings = make_readings(needs, policy.read_settings(), table)
+        self._reading: Gathered | Direct | None = None
+        self._new_tokens = 0
+        if isinstance(self.readings.decode, Direct):
+            self.decode_wrapper = self.readings.decode
         self._counter = StepCounter(metric_labels(model_runner), device)
 
     def _init_updaters(self, model_runner: Any, skip_prefill: bool) -> None:
@@ -86,18 +82,9 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
             self.indices_updater_prefill = CompactPrefillIndices(model_runner, self)
             self._planners.append(self.indices_updater_prefill)
 
-    def held(self) -> dict[str, list[torch.Tensor]]:
-        """What a start adds on the device to what upstream's backend holds; steps may share it."""
-        rows = self._gathered.rows
-        return {
-            "buffer": [self._gathered.buffer],
-            "slots": [rows.slots, rows.count],
-            "claims": [rows.table.row_of_slot, rows.table.stamps],
-            "splits": self._decodes.workspace.tensors if self._decodes else [],
-        }
-
     def init_forward_metadata(self, forward_batch: Any) -> None:
         self._await_plans()
+        self._new_tokens = len(forward_batch.input_ids)
         super().init_forward_metadata(forward_batch)
         self._attend_as_read()
 
@@ -106,8 +93,8 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         super().init_forward_metadata_out_graph(forward_batch, in_capture)
         if not in_capture:
             return
-        if self._reading is self._decodes and self._decodes:
-            self.decode_cuda_graph_metadata[forward_batch.batch_size] = self._decodes
+        if isinstance(self.forward_metadata, DecodeMetadata) and isinstance(self._reading, Direct):
+            self.decode_cuda_graph_metadata[forward_batch.batch_size] = self._reading
         self._attend_as_read()
 
     def _await_plans(self) -> None:
@@ -149,61 +136,41 @@ class FlashInferMLACompactAttnBackend(AttnBackend):
         """After upstream planned a decode of `requests` by `wrapper`: decide how it reads."""
         # The wrapper's own indptr keeps its capture-time value; this one is filled every step.
         kv_indptr = self.kv_indptr[: requests + 1]
-        total = kv_indptr[-1:]
-        if self._decodes:
+        reading = self.readings.decode
+        if isinstance(reading, Direct):
             # A capture plans a wrapper of its own; all other steps plan the reading itself.
-            slots = None if wrapper is self._decodes else wrapper._kv_indices_buf
-            self._decodes.place(kv_indptr, slots=slots)
-            self._read(self._decodes, total, total)
+            slots = None if wrapper is reading else wrapper._kv_indices_buf
+            reading.place(kv_indptr, slots=slots)
         else:
-            fits = self._gathered.place(wrapper._kv_indices_buf, total)
-            assert fits, "a bounded buffer decodes directly"
-            self._read(self._gathered, total, self._gathered.rows.count)
+            reading.place(wrapper._kv_indices_buf, kv_indptr[-1:])
+        self._take(reading, kv_indptr[-1:])
 
-    def place_extend(self, wrapper: Any, requests: int) -> None:
-        """After upstream planned an extend or a verify by `wrapper`: decide how it reads."""
+    def place_extend(self, wrapper: Any, requests: int, tokens: int | None) -> None:
+        """After upstream planned an extend or a verify by `wrapper`: decide how it reads.
+
+        tokens: query tokens of each request of a verify; None where requests may differ.
+        """
         indices, kv_indptr = wrapper._kv_indices_buf, wrapper._kv_indptr_buf
-        captured, total = wrapper._use_cuda_graph, kv_indptr[-1:]
-        if not (captured and self._gathered.bounded) and self._gathered.place(indices, total):
-            self._read(self._gathered, total, self._gathered.rows.count)
-            return
-        qo_indptr = wrapper._qo_indptr_buf
-        tokens = None if captured and wrapper in self._extends else int(qo_indptr[-1])
-        direct = self._extend_reading(wrapper, tokens)
-        direct.place(kv_indptr, qo_indptr, slots=indices, tokens=None if captured else tokens)
-        self._read(direct, total, total)
-        self._counter.fallback("graph" if captured else "rows", self._gathered.rows.capacity)
+        if tokens is not None:
+            reading = self.readings.of_verify(tokens)
+        elif wrapper._use_cuda_graph:
+            reading = self.readings.of_captured_extend()
+        else:
+            reading = self.readings.of_extend(len(indices), self._new_tokens, requests)
+            if isinstance(reading, Direct) and not self.readings.gathered.fits(len(indices)):
+                self._counter.fallback(self.readings.gathered.rows.capacity)
+        if isinstance(reading, Direct):
+            queries = wrapper._qo_indptr_buf if reading.workspace.shape.ragged else None
+            reading.place(kv_indptr, queries, slots=indices)
+        else:
+            reading.place(indices, kv_indptr[-1:])
+        self._take(reading, kv_indptr[-1:])
 
     def place_nothing(self) -> None:
         """After upstream planned an extend that takes its keys from the forward pass itself."""
         self._reading = None
 
-    def _read(self, reading: Gathered | Direct, total: torch.Tensor, rows: torch.Tensor) -> None:
+    def _take(self, reading: Gathered | Direct, total: torch.Tensor) -> None:
         self._reading = reading
+        rows = total if isinstance(reading, Direct) else reading.rows.count
         self._counter.step(reading.name, total, rows)
-
-    def _extend_reading(self, wrapper: Any, tokens: int | None) -> Direct:
-        """The reading of an extend or verify wrapper, with room for `tokens` query tokens."""
-        direct = self._extends.get(wrapper)
-        if direct is None or (tokens is not None and direct.max_tokens < tokens):
-            assert tokens is not None
-            direct = self._extends[wrapper] = self._direct(tokens, None)
-        return direct
-
-    def _direct(self, max_tokens: int, q_per_request: int | None) -> Direct:
-        plan = self.indices_updater_decode
-        device = self.kv_indptr.device
-        return Direct(plan.num_local_heads, max_tokens, plan.scaling, device, q_per_request)
-
-
-def compact_buffer(capacity: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The process's one buffer of this shape, [capacity, 1, 576].
-
-    Layers, graph batch sizes, wrappers and draft steps share it: each gathers right before its
-    attention, on one stream.
-    """
-
-    def allocate() -> torch.Tensor:
-        return torch.zeros((capacity, 1, support.HEAD_DIM), dtype=dtype, device=device)
-
-    return get_buffer(f"{support.NAME}_{capacity}_{dtype}", allocate)

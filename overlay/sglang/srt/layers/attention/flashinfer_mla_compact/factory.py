@@ -9,7 +9,7 @@ from sglang.srt.layers.attention.attention_registry import create_flashinfer_bac
 
 from . import policy, registration, support
 from .upstream.pools import pool_rows
-from .upstream.runner import runner_facts
+from .upstream.runner import runner_facts, verified_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -78,22 +78,25 @@ def _is_compact(runner: Any) -> bool:
 
 def _announce(runner: Any, steps: list[Any]) -> None:
     """One line for a backend, or for the backends of a draft's steps together."""
-    facts, rows = runner_facts(runner), pool_rows(runner.token_to_kv_pool)
+    facts, readings = runner_facts(runner), steps[0].readings
     logger.info(
         "%s %s: %s pool of %d rows, compact buffer of %d rows = %d bytes, slots %d bytes, "
         "claims %d bytes, splits %d bytes, decode by %s: %s",
         support.NAME,
         support.VERSION,
         facts.pool_dtype,
-        rows,
-        policy.capacity_rows(rows, policy.read_settings()),
+        pool_rows(runner.token_to_kv_pool),
+        readings.gathered.rows.capacity,
         *(_held_bytes(steps, part) for part in ("buffer", "slots", "claims", "splits")),
-        *steps[0].decode_strategy,
+        *readings.decode_strategy,
     )
+    if verified_tokens():
+        logger.info("%s: verify by %s: %s", support.NAME, *readings.verify_strategy)
     for notice in support.notices(facts):
         logger.warning("%s: %s", support.NAME, notice)
 
 
 def _held_bytes(steps: list[Any], part: str) -> int:
     """Bytes on the device; a tensor that several steps share counts once."""
-    return sum(tensor.nbytes for tensor in {one for step in steps for one in step.held()[part]})
+    tensors = {one for step in steps for one in step.readings.held()[part]}
+    return sum(tensor.nbytes for tensor in tensors)

@@ -24,12 +24,6 @@ logger = logging.getLogger(__name__)
 SAMPLE_EVERY = 64
 SECONDS_BETWEEN_LINES = 60.0
 
-# Why an extend or a verification reads FP8 rows directly although direct reading was not chosen.
-FALLBACKS = {
-    "rows": "it needs more rows",
-    "graph": "it is captured in a graph, whose replays may need more rows",
-}
-
 
 @dataclass(frozen=True)
 class Counters:
@@ -55,7 +49,7 @@ def counters(labels: tuple[str, ...]) -> Counters:
         counter("sampled_steps", "Planned steps that were sampled."),
         counter("rows", "Rows of a layer that sampled steps read.", "read"),
         counter("shared_rows_saved", "Rows that sampled steps read once for several requests."),
-        counter("fallbacks", "Extends that read directly, as the buffer is too small.", "reason"),
+        counter("fallbacks", "Extends that read directly, as the buffer is too small."),
     )
 
 
@@ -98,19 +92,18 @@ class StepCounter:
         self._copied.record()
         self._sampled = read
 
-    def fallback(self, reason: str, capacity: int) -> None:
-        """An extend or verification reads directly; `reason` is a key of `FALLBACKS`."""
+    def fallback(self, capacity: int) -> None:
+        """An eager extend reads directly, as it may need more rows than the buffer's `capacity`."""
         if self._labels is not None:
-            self._counters.fallbacks.labels(**self._labels, reason=reason).inc()
+            self._counters.fallbacks.labels(**self._labels).inc()
         self._untold += 1
         now = time.monotonic()
         if now - self._told < SECONDS_BETWEEN_LINES:
             return
         logger.warning(
-            "%s: reads an extend directly, as %s than the compact buffer's %d (%d such extends "
-            "since the last line): raise %s if memory allows",
+            "%s: reads an extend directly, as it may need more rows than the compact buffer's %d "
+            "(%d such extends since the last line): raise %s if memory allows",
             NAME,
-            FALLBACKS[reason],
             capacity,
             self._untold,
             BUFFER_VARIABLE,

@@ -8,105 +8,27 @@ slots. Neither call allocates. There is no buffer to overflow: any number of slo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import triton
 
-from .configs import KERNELS, Config, codec_of, configure
+from .configs import KERNELS, Config, codec_of
 from .splits import merge_splits, plan_splits
-from .work import ITEM_FIELDS, NOPE, ROPE, TOKEN_FIELDS, WIDTH
+from .work import NOPE, ROPE, WIDTH
+from .workspace import Shape, Workspace
 
 LOG2_E = math.log2(math.e)
 MERGE_TILE = 8192  # float32 elements that a merge program holds, 64 a thread
 PLAN_BLOCK = 128
+HOPPER = (9, 0)
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """What `plan` writes and `attend` reads; shared by all layers and batch sizes.
+class CompileError(RuntimeError):
+    """A kernel of that name, or one that goes with it, could not be compiled or loaded."""
 
-    items int32 [items, 8], item_count int32 [1], token_splits int32 [tokens, 4],
-    partial float32 [parts, group * heads, 512], partial_lse float32 [parts, group * heads].
-    """
-
-    heads: int
-    group: int
-    ragged: bool
-    config: Config
-    alone: Config
-    processors: int
-    capability: tuple[int, int] | None
-    items: torch.Tensor
-    item_count: torch.Tensor
-    token_splits: torch.Tensor
-    partial: torch.Tensor
-    partial_lse: torch.Tensor
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All that is held on the device."""
-        return [value for value in vars(self).values() if isinstance(value, torch.Tensor)]
-
-    def shape(self, requests: int) -> tuple[Config, int]:
-        """How to run a batch of `requests`, and how many items run at once."""
-        config = self.alone if requests == 1 and not self.ragged else self.config
-        return config, _wave(config, self.group * self.heads, self.processors)
-
-
-def make_workspace(
-    heads: int,
-    max_tokens: int,
-    device: torch.device,
-    *,
-    q_per_request: int | None = 1,
-    config: Config | None = None,
-) -> Workspace:
-    """Allocate for up to `max_tokens` query tokens of `heads` heads.
-
-    q_per_request: query tokens of every request (1: decode), or None for extends of unequal
-    length, whose `plan` needs qo_indptr.
-    """
-    capability, processors = _card(device)
-    rows = heads * (q_per_request or max_tokens)
-    alone = config or configure(capability, rows, alone=True)
-    config = config or configure(capability, rows)
-    group = q_per_request or max(1, config.rows // heads)
-    groups = max_tokens if q_per_request is None else triton.cdiv(max_tokens, group)
-    waves = [_wave(one, group * heads, processors) for one in (config, alone)]
-    # A range is cut only if it exceeds an even share of the wave, so cut ranges have fewer
-    # than two parts for each share.
-    parts = max(min(2 * wave, wave + groups) for wave in waves)
-
-    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    return Workspace(
-        heads=heads,
-        group=group,
-        ragged=q_per_request is None,
-        config=config,
-        alone=alone,
-        processors=processors,
-        capability=capability,
-        items=empty(max(waves) + groups, ITEM_FIELDS.value),
-        item_count=empty(1),
-        token_splits=empty(max_tokens, TOKEN_FIELDS.value),
-        partial=empty(parts, group * heads, NOPE.value, dtype=torch.float32),
-        partial_lse=empty(parts, group * heads, dtype=torch.float32),
-    )
-
-
-def _wave(config: Config, rows: int, processors: int) -> int:
-    """Items of `rows` query rows that run at once."""
-    return max(1, processors * config.blocks // triton.cdiv(rows, config.rows))
-
-
-def _card(device: torch.device) -> tuple[tuple[int, int] | None, int]:
-    if device.type != "cuda":
-        return None, 4
-    properties = torch.cuda.get_device_properties(device)
-    return (properties.major, properties.minor), properties.multi_processor_count
+    def __init__(self, kernel: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.kernel = kernel
 
 
 def plan(
@@ -117,13 +39,13 @@ def plan(
     kv_indptr: int32 [requests + 1], on the device. qo_indptr: the same for query tokens, for a
     ragged workspace only. Lengths stay on the device; requests of length 0 are legal.
     """
-    requests = kv_indptr.shape[0] - 1
-    if (qo_indptr is not None) != workspace.ragged:
+    shape, requests = workspace.shape, kv_indptr.shape[0] - 1
+    if (qo_indptr is not None) != shape.ragged:
         raise ValueError(
             f"qo_indptr is {'given' if qo_indptr is not None else 'missing'}: give it for a "
-            "workspace made with q_per_request=None, and only then"
+            "shape made with q_per_request=None, and only then"
         )
-    config, wave = workspace.shape(requests)
+    config, wave = shape.of_batch(requests)
     plan_splits[(requests,)](
         kv_indptr,
         qo_indptr,
@@ -133,8 +55,8 @@ def plan(
         requests,
         wave,
         config.shortest,
-        GROUP=workspace.group,
-        RAGGED=workspace.ragged,
+        GROUP=shape.group,
+        RAGGED=shape.ragged,
         TOKENS=config.tokens,
         BLOCK=PLAN_BLOCK,
     )
@@ -163,13 +85,20 @@ def attend(
     """
     tokens, heads, _ = q_nope.shape
     _check(q_nope, q_rope, key_buffer, workspace, out)
-    groups = tokens if workspace.ragged else tokens // workspace.group
-    config, wave = workspace.shape(groups)
-    tiles = triton.cdiv(workspace.group * heads, config.rows)
+    shape = workspace.shape
+    groups = shape.groups(tokens)
+    config, wave = shape.of_batch(groups)
+    tiles = triton.cdiv(shape.rows, config.rows)
+    early = _merges_early(shape, config)
     results = (workspace.partial, workspace.partial_lse)
     outputs = (out, workspace.partial_lse if lse is None else lse)
-    constants = {"HEADS": heads, "GROUP": workspace.group, "WRITE_LSE": lse is not None}
-    KERNELS[config.kernel][(tiles, wave + groups)](
+    constants = {
+        "HEADS": heads,
+        "GROUP": shape.group,
+        "WRITE_LSE": lse is not None,
+        "EARLY": early,
+    }
+    KERNELS[config.kernel][(tiles * (wave + groups),)](
         q_nope,
         q_rope,
         key_buffer.view(torch.uint8),
@@ -185,8 +114,8 @@ def attend(
         sm_scale * LOG2_E,
         ROWS=config.rows,
         TOKENS=config.tokens,
-        CODEC=codec_of(key_buffer.dtype, workspace.capability),
-        **_launch_options(config, workspace.capability),
+        CODEC=codec_of(key_buffer.dtype, shape.capability),
+        **_launch_options(config, shape.capability),
         **constants,
     )
     columns, expected = _merge_shape(wave, groups)
@@ -198,7 +127,48 @@ def attend(
         COLUMNS=columns,
         EXPECTED=expected,
         **constants,
+        **({"launch_pdl": True} if early else {}),
     )
+
+
+def warm_up(workspace: Workspace, dtype: torch.dtype, pool_dtype: torch.dtype) -> None:
+    """Compile and load every kernel that a step of this workspace may need; nothing is read.
+
+    dtype: of queries and output. pool_dtype: of the pool. Raises CompileError.
+    """
+    shape, device = workspace.shape, workspace.items.device
+    rows = torch.zeros((1, 1, WIDTH.value), dtype=torch.uint8, device=device).view(pool_dtype)
+    slots = torch.zeros(1, dtype=torch.int32, device=device)
+    for groups in _kinds_of_batch(shape, workspace.max_tokens):
+        tokens = groups if shape.ragged else groups * shape.group
+        starts = torch.zeros(groups + 1, dtype=torch.int32, device=device)
+        query = torch.zeros((tokens, shape.heads, WIDTH.value), dtype=dtype, device=device)
+        nope, rope = query.split([NOPE.value, ROPE.value], -1)
+        try:
+            plan(workspace, starts, starts if shape.ragged else None)
+            attend(nope, rope, rows, slots, workspace, sm_scale=1.0, out=torch.zeros_like(nope))
+            torch.cuda.synchronize(device)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler raises what it likes
+            raise CompileError(shape.of_batch(groups)[0].kernel, error) from error
+
+
+def _kinds_of_batch(shape: Shape, max_tokens: int) -> list[int]:
+    """Numbers of groups, one for each set of kernels that some batch needs."""
+    most = max(1, max_tokens if shape.ragged else max_tokens // shape.group)
+    kinds: dict[tuple[bool, tuple[int, int]], int] = {}
+    wave = shape.of_batch(2)[1]
+    for groups in (1, *(max(2, wave // 2**halvings) for halvings in range(10)), 2 * wave):
+        alone = shape.of_batch(groups)[0] is not shape.config
+        if groups <= most:
+            kinds.setdefault((alone, _merge_shape(shape.of_batch(groups)[1], groups)), groups)
+    return list(kinds.values())
+
+
+def _merges_early(shape: Shape, config: Config) -> bool:
+    """Whether the merge may be launched before attention has ended, to save a launch's latency."""
+    return config.kernel != "plain" and shape.capability is not None and shape.capability >= HOPPER
 
 
 def _merge_shape(wave: int, groups: int) -> tuple[int, int]:
@@ -225,10 +195,10 @@ def _check(
     out: torch.Tensor,
 ) -> None:
     tokens, heads, width = q_nope.shape
-    if heads != workspace.heads or tokens > workspace.token_splits.shape[0]:
+    if heads != workspace.shape.heads or tokens > workspace.max_tokens:
         raise ValueError(
             f"queries of {tokens} tokens and {heads} heads exceed a workspace for "
-            f"{workspace.token_splits.shape[0]} tokens of {workspace.heads}: make a larger one"
+            f"{workspace.max_tokens} tokens of {workspace.shape.heads}: make a larger one"
         )
     widths = (width, q_rope.shape[-1], key_buffer.shape[-1], out.shape[-1])
     if widths != (NOPE.value, ROPE.value, WIDTH.value, NOPE.value):

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .kernels.plain import attend_splits
+# By the name that a Config gives: the function of that name in `kernels`, all of the same
+# arguments. What can't be imported, or compiled, is taken out, and its fault is kept.
+KERNELS: dict[str, Any] = {}
+FAULTS: dict[str, str] = {}
 
-# By the name that a Config gives; all take the same arguments.
-KERNELS: dict[str, Any] = {"plain": attend_splits}
-try:
-    from .kernels.mma import attend_splits_mma
-    from .kernels.wgmma import attend_splits_wgmma
-except ImportError:  # a Triton without Gluon, or with the Gluon of before 3.6
-    pass
-else:
-    KERNELS |= {"mma": attend_splits_mma, "wgmma": attend_splits_wgmma}
+
+def give_up(name: str, error: Exception) -> None:
+    """Do without a kernel from now on."""
+    KERNELS.pop(name, None)
+    lines = str(error).strip().splitlines() or [""]
+    FAULTS[name] = f"{type(error).__name__}: {lines[0]}"
+
+
+for _name in ("plain", "mma", "wgmma"):
+    try:
+        _module = importlib.import_module(f".kernels.{_name}", __package__)
+        KERNELS[_name] = getattr(_module, f"attend_splits_{_name}")
+    except Exception as error:  # another Triton may lack any name that a kernel's module uses
+        give_up(_name, error)
 
 
 @dataclass(frozen=True)
@@ -44,21 +53,24 @@ def _mma(rows: int, blocks: int) -> Config:
     return Config(rows, 32, 4, 1, None, blocks, shortest=32, kernel="mma")
 
 
+# By the most query rows that take it; more take the last.
 # sm_90: the fastest of those timed on an H200. The others: what of it their shared memory holds, of
 # which an SM of sm_90 and sm_100 has 228 KiB, one of sm_80 164 KiB and the others' 100 KiB.
+_WGMMA = Config(64, 64, 8, 1, None, 1, shortest=64, kernel="wgmma")
 _SMALL = {16: _mma(16, 1), 32: _mma(32, 1)}
 _LARGE = {16: _mma(16, 2), 32: _mma(32, 2)}
 CONFIGS: dict[int, dict[int, Config]] = {
     80: {16: _mma(16, 2), 32: _mma(32, 1)},
     86: _SMALL,
     89: _SMALL,
-    90: {**_LARGE, 64: Config(64, 64, 8, 1, None, 1, shortest=64, kernel="wgmma")},
+    90: {**_LARGE, 64: _WGMMA},
     100: _LARGE,
     120: _SMALL,
 }
 # What a batch of one request takes instead. Its splits are short: what each begins and ends with
-# outweighs what a second block hides, and tiles of 32 rows give more programs than tiles of 64.
-ALONE: dict[int, dict[int, Config]] = {90: _SMALL}
+# outweighs what a second block hides, and up to 64 rows, tiles of 32 rows give more programs than
+# tiles of 64.
+ALONE: dict[int, dict[int, Config]] = {90: {**_SMALL, 64: _mma(32, 1), 128: _WGMMA}}
 # Where this Triton can't build the others.
 PLAIN: dict[int, dict[int, Config]] = {
     blocks: {
@@ -69,11 +81,6 @@ PLAIN: dict[int, dict[int, Config]] = {
 }
 
 
-def builds_gluon() -> bool:
-    """Whether this Triton can build the kernels that CONFIGS asks for."""
-    return "mma" in KERNELS
-
-
 def configure(capability: tuple[int, int] | None, rows: int, *, alone: bool = False) -> Config:
     """The configuration for `rows` query rows a request (heads times tokens).
 
@@ -82,7 +89,7 @@ def configure(capability: tuple[int, int] | None, rows: int, *, alone: bool = Fa
     it lacks.
     """
     table = _table(capability, alone)
-    return next((table[height] for height in sorted(table) if height >= rows), table[max(table)])
+    return next((table[most] for most in sorted(table) if most >= rows), table[max(table)])
 
 
 def _table(capability: tuple[int, int] | None, alone: bool) -> dict[int, Config]:
@@ -90,9 +97,9 @@ def _table(capability: tuple[int, int] | None, alone: bool) -> dict[int, Config]
         return PLAIN[1]
     major, minor = capability
     card = max((known for known in CONFIGS if known <= major * 10 + minor), default=86)
-    if not builds_gluon():
-        return PLAIN[2 if card in (90, 100) else 1]
-    return ALONE.get(card, CONFIGS[card]) if alone else CONFIGS[card]
+    table = ALONE.get(card, CONFIGS[card]) if alone else CONFIGS[card]
+    built = {height: config for height, config in table.items() if config.kernel in KERNELS}
+    return built or PLAIN[2 if card in (90, 100) else 1]
 
 
 def codec_of(dtype: torch.dtype, capability: tuple[int, int] | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import attend
+from .workspace import Workspace
 
 
 class UncastKeys:
@@ -30,29 +31,15 @@ class Direct:
     """Reads a step's FP8 rows in the attention kernel; called as a FlashInfer wrapper is.
 
     Args:
-        heads: query heads of this rank.
-        max_tokens: most query tokens of a step.
+        workspace: of steps of this kind.
         sm_scale: softmax scale.
-        device: where the pool lives.
-        q_per_request: query tokens of every request; None for extends of unequal lengths.
     """
 
     name = "direct"
 
-    def __init__(
-        self,
-        heads: int,
-        max_tokens: int,
-        sm_scale: float,
-        device: torch.device,
-        q_per_request: int | None = 1,
-    ) -> None:
-        self.max_tokens = max_tokens
-        self.workspace = attend.make_workspace(
-            heads, max_tokens, device, q_per_request=q_per_request
-        )
-        self.slots = torch.empty(0, dtype=torch.int32, device=device)
-        self._tokens: int | None = None
+    def __init__(self, workspace: Workspace, sm_scale: float) -> None:
+        self.workspace = workspace
+        self.slots = workspace.item_count  # until a step is planned
         self._sm_scale = sm_scale
 
     def plan(self, qo_indptr: Any, kv_indptr: Any, kv_indices: torch.Tensor, *plan: Any) -> None:
@@ -65,19 +52,16 @@ class Direct:
         qo_indptr: torch.Tensor | None = None,
         *,
         slots: torch.Tensor | None = None,
-        tokens: int | None = None,
     ) -> None:
         """Cut the step's KV ranges into splits, on the device: once a step.
 
         Args:
             kv_indptr: [requests + 1] int32, on the device.
-            qo_indptr: the same for query tokens, of extends of unequal lengths alone.
+            qo_indptr: the same for query tokens, where requests differ in them.
             slots: int32 in the order of `kv_indptr`; None for those that `plan` has kept.
-            tokens: query tokens of an eager extend, which ranks that share it pad further.
         """
         if slots is not None:
             self.slots = slots
-        self._tokens = tokens
         attend.plan(self.workspace, kv_indptr, qo_indptr)
 
     def keys(self, rows: torch.Tensor) -> UncastKeys:
@@ -95,16 +79,16 @@ class Direct:
     ) -> torch.Tensor:
         """[tokens, heads, 512] of attention into `out`; `keys` carries latent and rope together.
 
-        Rows of `out` past the step's tokens belong to no request and stay as they are.
+        Tokens that pad an extend belong to no request: their rows hold anything.
         """
         assert not return_lse, "only decode context parallelism asks for it, and that is refused"
         attend.attend(
-            q_nope[: self._tokens],
-            q_rope[: self._tokens],
+            q_nope,
+            q_rope,
             keys.rows,
             self.slots,
             self.workspace,
             sm_scale=self._sm_scale,
-            out=out[: self._tokens],
+            out=out,
         )
         return out

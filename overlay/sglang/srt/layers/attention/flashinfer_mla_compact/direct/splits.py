@@ -48,12 +48,15 @@ def merge_splits(
     COLUMNS: tl.constexpr,
     EXPECTED: tl.constexpr,
     WRITE_LSE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program: COLUMNS columns of one head of one token.
 
     Up to EXPECTED splits are one round, more take rounds of at least 16: what a round holds beyond
     the splits that there are costs as much as they do.
     """
+    if EARLY:  # launched before attention has ended
+        tl.extra.cuda.gdc_wait()
     token = tl.program_id(0)
     head = tl.program_id(1)
     entry = token_splits + token * TOKEN_FIELDS
@@ -99,7 +102,11 @@ def _request(kv_indptr, qo_indptr, request, live, GROUP: tl.constexpr, RAGGED: t
     return first, length, query, queries
 
 
-@triton.jit
+# What differs from step to step selects no other compiled kernel.
+@triton.jit(
+    do_not_specialize=["requests", "wave", "shortest"],
+    do_not_specialize_on_alignment=["kv_indptr", "qo_indptr"],
+)
 def plan_splits(
     kv_indptr,
     qo_indptr,

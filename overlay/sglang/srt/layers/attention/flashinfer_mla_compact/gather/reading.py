@@ -31,18 +31,17 @@ class Gathered:
         """Whether a step may need more rows than the buffer has."""
         return self.rows.capacity < self.rows.table.stamps.shape[0]
 
-    def place(self, indices: torch.Tensor, total: torch.Tensor) -> bool:
-        """Make the pool slots `indices[:total]` (int32) the rows of the buffer that will hold them.
+    def fits(self, entries: int) -> bool:
+        """Whether the buffer surely holds the rows that so many entries name."""
+        return not self.bounded or entries <= self.rows.capacity
 
-        Returns:
-            Whether they fit; `indices` stay as they are if not.
+    def place(self, indices: torch.Tensor, total: torch.Tensor) -> None:
+        """Make of the pool slots `indices[:total]` (int32) the rows of the buffer they will be in.
+
+        They must fit: rows past the end of the buffer would be lost.
         """
         self.rows.claim(indices, total)
-        # Waits for the device, as planning did.
-        if self.bounded and int(self.rows.count) > self.rows.capacity:
-            return False
         self.rows.translate(indices, total)
-        return True
 
     def keys(self, rows: torch.Tensor) -> torch.Tensor:
         """The buffer, filled from a layer's rows, [pool rows, 1, 576] FP8."""

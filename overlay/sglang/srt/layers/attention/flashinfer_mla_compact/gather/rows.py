@@ -16,8 +16,11 @@ import triton.language as tl
 BLOCK = 1024
 
 
-# A stamp that changes every step must not select another compiled kernel.
-@triton.jit(do_not_specialize=["stamp", "capacity"])
+# What differs from step to step selects no other compiled kernel.
+@triton.jit(
+    do_not_specialize=["stamp", "capacity"],
+    do_not_specialize_on_alignment=["indices", "total"],
+)
 def claim_kernel(
     indices, total, slots, count, row_of_slot, stamps, stamp, capacity, BLOCK: tl.constexpr
 ):
@@ -36,7 +39,7 @@ def claim_kernel(
         tl.store(slots + row, slot, mask=first & (row < capacity))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["indices", "total"])
 def translate_kernel(indices, total, row_of_slot, BLOCK: tl.constexpr):
     """indices[j] = row_of_slot[indices[j]], in a launch of its own: every claim must be visible."""
     entries = tl.load(total)

@@ -42,7 +42,8 @@ def encode(value, IS_E4M3: tl.constexpr, TOP: tl.constexpr):
     return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
 
 
-@triton.jit
+# Slots may be a view of a draft step's column, or of a part of a step.
+@triton.jit(do_not_specialize=["slots_stride"], do_not_specialize_on_alignment=["slots"])
 def write_rows_kernel(
     pool,  # *uint8, the layer's rows
     pool_stride,

@@ -12,6 +12,7 @@ from .settings import (
     get_memory,
     get_observability,
     get_parallel,
+    get_schedule,
     get_spec,
 )
 
@@ -49,3 +50,17 @@ def metric_labels(runner: Any) -> dict[str, str] | None:
         "tp_rank": str(parallel.tp_rank),
         "pp_rank": str(parallel.pp_rank),
     }
+
+
+def verified_tokens() -> int:
+    """Query tokens of each request that a verify step has; 0 without speculative decoding."""
+    return int(get_spec().speculative_num_draft_tokens or 0)
+
+
+def most_new_tokens(runner: Any) -> int:
+    """Query tokens that an extend is expected to have at the most."""
+    schedule = get_schedule()
+    chunk = schedule.chunked_prefill_size or 0
+    # Without chunks a prompt comes whole, however long it is.
+    longest = chunk if chunk > 0 else runner.model_config.context_len
+    return int(max(longest, schedule.max_prefill_tokens))

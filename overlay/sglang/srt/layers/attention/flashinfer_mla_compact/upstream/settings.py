@@ -20,6 +20,7 @@ try:
         get_memory,
         get_observability,
         get_parallel,
+        get_schedule,
         get_spec,
     )
 except ModuleNotFoundError as error:
@@ -28,7 +29,7 @@ except ModuleNotFoundError as error:
     from sglang.srt.distributed.parallel_state import get_pp_group, get_tp_group
     from sglang.srt.server_args import get_global_server_args
 
-    get_disagg = get_observability = get_spec = get_global_server_args
+    get_disagg = get_observability = get_schedule = get_spec = get_global_server_args
     _buffers: dict[str, torch.Tensor] = {}
 
     def get_memory() -> Any:
@@ -71,5 +72,6 @@ __all__ = [
     "get_memory",
     "get_observability",
     "get_parallel",
+    "get_schedule",
     "get_spec",
 ]

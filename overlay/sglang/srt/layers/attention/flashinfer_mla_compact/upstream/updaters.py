@@ -70,5 +70,18 @@ class CompactPrefillIndices(PacedPlans, FlashInferMLAIndicesUpdaterPrefill):
             return
         host_plan = kwargs.get("fast_verify_plan_kwargs")
         if host_plan is not None:  # a plan from host arrays leaves the wrapper's indptr as it was
-            prefill_wrapper_paged._kv_indptr_buf.copy_(host_plan["kv_indptr_cpu"])
-        self.attn_backend.place_extend(prefill_wrapper_paged, len(batch))
+            self._copy_lengths(host_plan["kv_indptr_cpu"], prefill_wrapper_paged._kv_indptr_buf)
+        tokens = uniform_tokens(kwargs.get("spec_info"))
+        self.attn_backend.place_extend(prefill_wrapper_paged, len(batch), tokens)
+
+    def _copy_lengths(self, kv_indptr: torch.Tensor, target: torch.Tensor) -> None:
+        """From pinned memory, as a copy of other memory waits for the device."""
+        staged = torch.empty_like(kv_indptr, pin_memory=target.is_cuda)
+        target.copy_(staged.copy_(kv_indptr), non_blocking=True)
+
+
+def uniform_tokens(spec_info: Any) -> int | None:
+    """Query tokens of each request of a verify; None of other steps, and where requests differ."""
+    if getattr(spec_info, "ragged_verify_layout", None) is not None:
+        return None
+    return getattr(spec_info, "draft_token_num", None)

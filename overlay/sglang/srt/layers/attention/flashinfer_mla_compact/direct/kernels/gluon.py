@@ -19,6 +19,15 @@ def load_slots(slots, first, last, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def let_merge_start(EARLY: gl.constexpr):
+    """Lets the merge be launched while the last programs finish; it waits for them itself."""
+    if EARLY:
+        gl.inline_asm_elementwise(
+            "griddepcontrol.launch_dependents; // $0", "=r", [], gl.int32, is_pure=False, pack=1
+        )
+
+
+@gluon.jit
 def power_of_two(exponent):
     """float32, of an int32 exponent above -127."""
     return ((exponent + 127) << 23).to(gl.float32, bitcast=True)
@@ -53,7 +62,8 @@ def load_query(
 ):
     """A tile's queries, [ROWS, WIDTH]; 0 in rows that are not there."""
     _, head, live, token = item_rows(item, tile, HEADS, ROWS, gl.SliceLayout(1, LAYOUT))
-    row = query + (token * token_stride + head * head_stride)[:, None]
+    # The head's stride may be that of all tokens of a step: their product needs 64 bits.
+    row = query + (token * token_stride + head.to(gl.int64) * head_stride)[:, None]
     col = gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))[None, :]
     return gl.load(row + col, mask=live[:, None], other=0.0)
 

@@ -1,5 +1,5 @@
 """The attention kernel of the direct path on mma.sync, up to 32 query rows: same arguments and
-numbers as `plain.attend_splits`.
+numbers as `plain.attend_splits_plain`.
 
 Rows stay FP8 in shared memory. Four warps split the 576 columns of the scores, so that each reads
 its share of the queries and of a tile once; their partial scores are summed through shared memory.
@@ -23,7 +23,14 @@ from ..work import (
     NOPE,
     ROPE,
 )
-from .gluon import item_rows, lift_query, load_query, load_slots, power_of_two
+from .gluon import (
+    item_rows,
+    let_merge_start,
+    lift_query,
+    load_query,
+    load_slots,
+    power_of_two,
+)
 from .mma_tile import (
     WARPS,
     add_values,
@@ -44,7 +51,7 @@ _PAIRS = gl.constexpr(NOPE.value // 2)
 _ROPE_PAIRS = gl.constexpr(ROPE.value // 2)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize_on_alignment=["slots"])
 def attend_splits_mma(
     q_nope,
     q_rope,
@@ -70,6 +77,7 @@ def attend_splits_mma(
     TOKENS: gl.constexpr,
     CODEC: gl.constexpr,
     WRITE_LSE: gl.constexpr,
+    EARLY: gl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e).
 
@@ -87,8 +95,9 @@ def attend_splits_mma(
     ROPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
 
-    tile = gl.program_id(0)
-    index = gl.program_id(1)
+    TILES: gl.constexpr = (GROUP * HEADS + ROWS - 1) // ROWS
+    index = gl.program_id(0) // TILES
+    tile = gl.program_id(0) % TILES
     item = items + index * ITEM_FIELDS
     count = gl.load(item_count)
     begin = gl.load(item + ITEM_BEGIN)
@@ -172,6 +181,7 @@ def attend_splits_mma(
         async_copy.commit_group()
         stage = following
     even, odd = add_values(tiles.index(stage), weights, decays, True, even, odd, CODEC)
+    let_merge_start(EARLY)
 
     sums = gl.convert_layout(gl.sum(gl.sum(total, 2), 1), HEAD)
     share = gl.convert_layout(gl.where(sums == 0.0, 0.0, 1.0 / sums), gl.SliceLayout(1, VALUE))

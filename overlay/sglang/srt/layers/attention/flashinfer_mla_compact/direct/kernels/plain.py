@@ -113,8 +113,8 @@ def _rows(item, tile, HEADS: tl.constexpr, ROWS: tl.constexpr):
     return local, row % HEADS, live, (tl.load(item + ITEM_QUERY) + local).to(tl.int64)
 
 
-@triton.jit
-def attend_splits(
+@triton.jit(do_not_specialize_on_alignment=["slots"])
+def attend_splits_plain(
     q_nope,
     q_rope,
     pool,
@@ -139,10 +139,12 @@ def attend_splits(
     TOKENS: tl.constexpr,
     CODEC: tl.constexpr,
     WRITE_LSE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program: ROWS (token, head) rows of one item. `scale` includes log2(e)."""
-    tile = tl.program_id(0)
-    index = tl.program_id(1)
+    TILES: tl.constexpr = (GROUP * HEADS + ROWS - 1) // ROWS
+    index = tl.program_id(0) // TILES
+    tile = tl.program_id(0) % TILES
     if index >= tl.load(item_count):
         return
     item = items + index * ITEM_FIELDS
@@ -154,9 +156,9 @@ def attend_splits(
     local, head, live, token = _rows(item, tile, HEADS, ROWS)
     seen = tl.load(item + ITEM_LENGTH) - tl.load(item + ITEM_TOKENS) + 1 + local
     q0, q1, q2, q3 = _load_query(
-        q_nope + (token * nope_token + head * nope_head)[:, None], live[:, None]
+        q_nope + (token * nope_token + head.to(tl.int64) * nope_head)[:, None], live[:, None]
     )
-    rope_row = q_rope + (token * rope_token + head * rope_head)[:, None]
+    rope_row = q_rope + (token * rope_token + head.to(tl.int64) * rope_head)[:, None]
     rope = tl.load(rope_row + tl.arange(0, ROPE)[None, :], mask=live[:, None], other=0.0).to(
         tl.float32
     )

@@ -1,5 +1,5 @@
 """The attention kernel of the direct path for Hopper, 64 query rows: same arguments and numbers as
-`plain.attend_splits`.
+`plain.attend_splits_plain`.
 
 Of three warpgroups one makes weights (`wgmma_scores`), two decode tiles and add up values:
 what a tile waits for is done while another one is worked on, which eight warps in step can't.
@@ -17,7 +17,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ..triton_release import reinterpret
 from ..work import ITEM_BEGIN, ITEM_END, ITEM_FIELDS, ITEM_FIRST_SLOT, ITEM_PART, NOPE, ROPE
 from .codecs import WORDS
-from .gluon import item_rows, lift_query, load_query, load_slots, power_of_two
+from .gluon import (
+    item_rows,
+    let_merge_start,
+    lift_query,
+    load_query,
+    load_slots,
+    power_of_two,
+)
 from .wgmma_scores import TILE, weigh_tiles
 
 WARPS = gl.constexpr(8)  # that decode and add; four more make weights
@@ -146,6 +153,7 @@ def _add_tiles(
     HEADS: gl.constexpr,
     GROUP: gl.constexpr,
     CODEC: gl.constexpr,
+    EARLY: gl.constexpr,
 ):
     item, tile, begin, end = work
     pool, slots, pool_row = rows
@@ -173,12 +181,13 @@ def _add_tiles(
         mbarrier.arrive(added, count=1)
         done += 1
 
+    let_merge_start(EARLY)
     mbarrier.wait(weighed, done & 1)
     acc = acc * decays.load(VALUE_HEAD)[:, None]
     _store_values(acc, tiles[0], results, item, tile, HEADS, GROUP)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize_on_alignment=["slots"])
 def attend_splits_wgmma(
     q_nope,
     q_rope,
@@ -204,14 +213,16 @@ def attend_splits_wgmma(
     TOKENS: gl.constexpr,
     CODEC: gl.constexpr,
     WRITE_LSE: gl.constexpr,
+    EARLY: gl.constexpr,
 ):
     """One program: 64 (token, head) rows of one item. `scale` includes log2(e)."""
     gl.static_assert(ROWS == TILE and TOKENS == TILE)
     HALVES: gl.constexpr = gl.NVMMASharedLayout(128, 16)
     FLOATS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    tile = gl.program_id(0)
-    index = gl.program_id(1)
+    TILES: gl.constexpr = (GROUP * HEADS + ROWS - 1) // ROWS
+    index = gl.program_id(0) // TILES
+    tile = gl.program_id(0) % TILES
     item = items + index * ITEM_FIELDS
     begin = gl.load(item + ITEM_BEGIN)
     end = gl.load(item + ITEM_END)
@@ -241,12 +252,12 @@ def attend_splits_wgmma(
     results = (partial, out, out_token, out_head)
     pool = pool.to(gl.pointer_type(gl.int32))
     slots += gl.load(item + ITEM_FIRST_SLOT)
-    row = pool_row // 4
+    rows = (pool, slots, pool_row // 4)
     shared = (queries, tiles, shares, barriers)
     gl.warp_specialize(
         [
-            (_add_tiles, (work, results, query, (pool, slots, row), shared, HEADS, GROUP, CODEC)),
-            (weigh_tiles, (work, (partial_lse, lse), shared, HEADS, GROUP, WRITE_LSE)),
+            (_add_tiles, (work, results, query, rows, shared, HEADS, GROUP, CODEC, EARLY)),
+            (weigh_tiles, (work, (partial_lse, lse), rows, shared, HEADS, GROUP, WRITE_LSE)),
         ],
         [4],
         [SCORE_REGISTERS],

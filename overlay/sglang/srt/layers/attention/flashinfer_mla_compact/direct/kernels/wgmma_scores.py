@@ -12,14 +12,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ..work import ITEM_LENGTH, ITEM_PART, ITEM_TOKENS
-from .gluon import item_rows
+from ..work import ITEM_LENGTH, ITEM_PART, ITEM_TOKENS, WIDTH
+from .gluon import item_rows, load_slots
 
 TILE = gl.constexpr(64)  # tokens of a tile
 # A maximum that grew by less leaves the sums as they are: weights stay below 2 ** 8.
 SLACK = gl.constexpr(8.0)
 SCORE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 HEAD = gl.constexpr(gl.SliceLayout(1, SCORE))
+# Lines of 128 bytes of each row of a tile.
+LINES = gl.constexpr(gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0]))
+ROW_WORDS = gl.constexpr(WIDTH.value // 4)
+# Tiles between the one that is scored and the one that is brought to L2.
+AHEAD = gl.constexpr(4)
 # The scores' own registers, [rows, tokens // 8, 8].
 PARTS = gl.constexpr(
     gl.DistributedLinearLayout(
@@ -89,9 +94,26 @@ def _store_lse(
 
 
 @gluon.jit
+def _fetch_ahead(rows, slot):
+    """Ask for a tile's rows to be brought to L2: registers hold no more than one tile ahead."""
+    pool, _, pool_row = rows
+    word = gl.minimum(gl.arange(0, 8, gl.SliceLayout(0, LINES)) * 32, ROW_WORDS - 1)
+    line = pool + (slot.to(gl.int64) * pool_row)[:, None] + word[None, :]
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "=r,l",
+        [line.to(gl.int64)],
+        gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
 def weigh_tiles(
     work,
     results,
+    rows,
     shared,
     HEADS: gl.constexpr,
     GROUP: gl.constexpr,
@@ -111,8 +133,13 @@ def weigh_tiles(
     SUMS: gl.constexpr = gl.SliceLayout(1, total.type.layout)
     mbarrier.wait(ready, 0)
     row_scale = scales.load(HEAD)
+    _, slots, _ = rows
+    slot = load_slots(slots, begin + (AHEAD - 1) * TILE, end - 1, TILE, LINES)
     done = 0
     for start in range(begin, end, TILE):
+        if GROUP * HEADS <= TILE:  # else the item's other query rows bring them
+            _fetch_ahead(rows, slot)
+            slot = load_slots(slots, start + AHEAD * TILE, end - 1, TILE, LINES)
         buffer = done & 1
         mbarrier.wait(full.index(buffer), (done >> 1) & 1)
         score = _multiply(nope, rope, keys.index(buffer), rope_keys.index(buffer))
