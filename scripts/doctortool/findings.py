@@ -165,11 +165,11 @@ def _decode_strategy(
     plain: bool,
 ) -> str:
     card = tuple(map(int, capability.split("."))) if capability else None
-    most = policy.capacity_rows(sys.maxsize, settings)
+    most = policy.capacity_rows(sys.maxsize, settings, gathers=True)
     named = server is not None and server.max_total_tokens
     rows = server.max_total_tokens + server.page_size if server is not None and named else most
     heads = server_arguments.query_heads(server) if server is not None else None
-    name, why = policy.decode_strategy(rows, settings, card, heads, plain=plain)
+    name, why = policy.strategy_of(policy.Means(rows, card, not plain), settings, heads)
     return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
 
 
