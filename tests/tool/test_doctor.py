@@ -23,7 +23,7 @@ def test_a_well_installation_exits_with_zero(
     assert "fix" not in result.out
     assert f"ok    overlay            applied, pin {RELEASE}" in result.out
     assert "2 x NVIDIA H200, compute capability 9.0, 143771 MiB, driver 580.1" in result.out
-    assert "direct: faster than gather" in result.out
+    assert "query rows a request, faster than gather" in result.out
 
 
 def test_without_a_gpu_the_rest_is_judged(toy: Toy, overlay: Overlay, python: Path) -> None:
