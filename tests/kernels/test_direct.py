@@ -59,10 +59,16 @@ def run(
     q_per_request: int | None = 1,
     config: Config | None = None,
     out: torch.Tensor | None = None,
+    partial: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     total, heads, _ = step.query.shape
     workspace = make_workspace(
-        heads, total, torch.device("cpu"), q_per_request=q_per_request, config=config
+        heads,
+        total,
+        torch.device("cpu"),
+        q_per_request=q_per_request,
+        config=config,
+        partial=partial,
     )
     ragged = step.offsets(step.tokens) if q_per_request is None else None
     direct.plan(workspace, step.offsets(step.lengths), ragged)
@@ -121,7 +127,7 @@ def test_a_single_request_runs_its_own_configuration(monkeypatch: pytest.MonkeyP
         workspace_module, "configure", lambda card, rows, alone=False: chosen[alone]
     )
     step = make_step([300, 40], [1, 1], 16)
-    workspace = make_workspace(16, 2, torch.device("cpu"))
+    workspace = make_workspace(16, 2, torch.device("cpu"), partial=torch.float32)
     direct.plan(workspace, step.offsets([300]))
     assert int(workspace.item_count) == 10 <= workspace.items.shape[0]
     one = replace(step, query=step.query[:1], lengths=[300], tokens=[1])
@@ -138,6 +144,16 @@ def test_merge_needs_several_rounds() -> None:
     _, in_one_round = direct._merge_shape(workspace.shape.of_batch(2)[1], 2)
     assert int(workspace.token_splits[0, 1]) > in_one_round
     assert_close(run(step, config=config), step)
+
+
+def test_partial_results_in_float16_lose_less_than_the_output_does() -> None:
+    step = make_step([640, 129, 128, 5], [1] * 4, 16)
+    config = Config(16, 32, 4, 3, None, 4, shortest=64)
+    (exact, _), (half, _) = (
+        run(step, config=config, partial=dtype) for dtype in (torch.float32, torch.float16)
+    )
+    assert not torch.equal(exact, half)
+    assert (half - exact).norm() / exact.norm() < 2**-11
 
 
 def test_slots_may_repeat_within_and_across_requests() -> None:
@@ -164,7 +180,7 @@ def test_padded_requests_of_a_captured_batch_do_no_harm() -> None:
 
 
 def test_a_replay_may_have_other_lengths() -> None:
-    workspace = make_workspace(16, 2, torch.device("cpu"))
+    workspace = make_workspace(16, 2, torch.device("cpu"), partial=torch.float32)
     for lengths in ([300, 200], [7, 420], [1, 1]):
         step = make_step(lengths, [1, 1], 16, seed=lengths[0])
         direct.plan(workspace, step.offsets(lengths))

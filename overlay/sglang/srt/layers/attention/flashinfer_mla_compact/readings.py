@@ -10,7 +10,7 @@ import torch
 from . import policy
 from .direct import attend, configs
 from .direct.reading import Direct
-from .direct.workspace import Shape, Workspace, shape_of
+from .direct.workspace import Shape, Workspace, partial_dtype, shape_of
 from .gather.reading import Gathered
 from .gather.rows import SlotTable
 from .support import HEAD_DIM, NAME
@@ -77,10 +77,7 @@ class Readings:
         self.gathered = Gathered(compact_buffer(rows, needs.dtype, needs.device), table)
         self._shapes: dict[int | None, Shape] = {}
         if Direct.name in captured or self.gathered.bounded:
-            self._shapes = {
-                kind: shape_of(needs.heads, needs.device, q_per_request=kind)
-                for kind in self._kinds()
-            }
+            self._shapes = {kind: _shape(needs, kind) for kind in self._kinds()}
         self._scratch_bytes = max(
             (shape.scratch_bytes(self._most(kind)) for kind, shape in self._shapes.items()),
             default=0,
@@ -149,12 +146,17 @@ class Readings:
 
     def _make(self, kind: int | None, most: int) -> Direct:
         needs = self._needs
-        shape = shape_of(needs.heads, needs.device, q_per_request=kind)
+        shape = _shape(needs, kind)
         scratch = shared_scratch(max(self._scratch_bytes, shape.scratch_bytes(most)), needs.device)
         space = Workspace(shape, most, needs.device, scratch)
         if needs.device.type == "cuda":  # nothing is compiled elsewhere
             attend.warm_up(space, needs.dtype, needs.pool_dtype)
         return Direct(space, needs.sm_scale)
+
+
+def _shape(needs: Needs, kind: int | None) -> Shape:
+    partial = partial_dtype(needs.pool_dtype)
+    return shape_of(needs.heads, needs.device, q_per_request=kind, partial=partial)
 
 
 def _means(needs: Needs) -> policy.Means:

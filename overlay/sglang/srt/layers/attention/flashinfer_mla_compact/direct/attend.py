@@ -19,6 +19,8 @@ from .workspace import Shape, Workspace
 
 LOG2_E = math.log2(math.e)
 MERGE_TILE = 8192  # float32 elements that a merge program holds, 64 a thread
+# With 16 bytes a thread and load, a thread has whole columns: sums need no exchange.
+MERGE_WARPS = {torch.float32: 4, torch.float16: 2}
 PLAN_BLOCK = 128
 HOPPER = (9, 0)
 
@@ -89,7 +91,8 @@ def attend(
     groups = shape.groups(tokens)
     config, wave = shape.of_batch(groups)
     tiles = triton.cdiv(shape.rows, config.rows)
-    early = _merges_early(shape, config)
+    early = _starts_early(shape, config)
+    chained = {"launch_pdl": True} if early else {}
     results = (workspace.partial, workspace.partial_lse)
     outputs = (out, workspace.partial_lse if lse is None else lse)
     constants = {
@@ -117,6 +120,7 @@ def attend(
         CODEC=codec_of(key_buffer.dtype, shape.capability),
         **_launch_options(config, shape.capability),
         **constants,
+        **chained,
     )
     columns, expected = _merge_shape(wave, groups)
     merge_splits[(tokens, heads, NOPE.value // columns)](
@@ -127,6 +131,7 @@ def attend(
         COLUMNS=columns,
         EXPECTED=expected,
         **constants,
+        num_warps=MERGE_WARPS[shape.partial],
         **({"launch_pdl": True} if early else {}),
     )
 
@@ -166,8 +171,11 @@ def _kinds_of_batch(shape: Shape, max_tokens: int) -> list[int]:
     return list(kinds.values())
 
 
-def _merges_early(shape: Shape, config: Config) -> bool:
-    """Whether the merge may be launched before attention has ended, to save a launch's latency."""
+def _starts_early(shape: Shape, config: Config) -> bool:
+    """Whether both kernels may be launched before the ones ahead of them have ended.
+
+    They wait for those themselves (programmatic dependent launch), which hides their launches.
+    """
     return config.kernel != "plain" and shape.capability is not None and shape.capability >= HOPPER
 
 

@@ -26,6 +26,7 @@ _CHUNKS = tl.constexpr(32)  # sizes of a split that are tried, in steps of a 16t
 def _add_round(partial, partial_lse, place, live, col, acc, top, total):
     part_lse = tl.load(partial_lse + place, mask=live, other=float("-inf"))
     part = tl.load(partial + (place * NOPE)[:, None] + col[None, :], mask=live[:, None], other=0.0)
+    part = part.to(tl.float32)
     new_top = tl.maximum(top, tl.max(part_lse, 0, keep_dims=True))
     shift = tl.where(new_top == float("-inf"), 0.0, new_top)
     decay = tl.exp2(top - shift)

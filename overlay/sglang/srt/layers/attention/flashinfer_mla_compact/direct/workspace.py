@@ -22,6 +22,7 @@ class Shape:
         config, alone: for batches, and for a batch of one request.
         processors: of the card.
         capability: of the card; None is Triton's interpreter.
+        partial: dtype of the values of partial results.
     """
 
     heads: int
@@ -31,6 +32,7 @@ class Shape:
     alone: Config
     processors: int
     capability: tuple[int, int] | None
+    partial: torch.dtype
 
     @property
     def rows(self) -> int:
@@ -58,7 +60,8 @@ class Shape:
 
     def scratch_bytes(self, tokens: int) -> int:
         """Bytes of the partial results of a step of `tokens` query tokens."""
-        return self.parts(tokens) * self.rows * (NOPE.value + 1) * torch.float32.itemsize
+        row = NOPE.value * self.partial.itemsize + torch.float32.itemsize
+        return self.parts(tokens) * self.rows * row
 
     def _waves(self) -> tuple[int, int]:
         return self._wave(self.config), self._wave(self.alone)
@@ -73,10 +76,12 @@ def shape_of(
     *,
     q_per_request: int | None = 1,
     config: Config | None = None,
+    partial: torch.dtype = torch.float16,
 ) -> Shape:
     """How a card runs steps of `heads` query heads.
 
     q_per_request: query tokens of every request (1: decode), or None for requests that differ.
+    partial: dtype of partial results, see `partial_dtype`.
     """
     capability, processors = _card(device)
     rows = heads * (q_per_request or 2**16)
@@ -84,7 +89,15 @@ def shape_of(
     config = config or configure(capability, rows)
     group = q_per_request or max(1, config.rows // heads)
     ragged = q_per_request is None
-    return Shape(heads, group, ragged, config, alone, processors, capability)
+    return Shape(heads, group, ragged, config, alone, processors, capability, partial)
+
+
+def partial_dtype(pool_dtype: torch.dtype) -> torch.dtype:
+    """The dtype of partial results: float16 halves their bytes, and holds averages of e4m3.
+
+    Averages of e5m2, whose smallest values are 2**-16, would lose bits there.
+    """
+    return torch.float16 if pool_dtype == torch.float8_e4m3fn else torch.float32
 
 
 def _card(device: torch.device) -> tuple[tuple[int, int] | None, int]:
@@ -102,7 +115,7 @@ class Workspace:
         item_count: int32 [1].
         token_splits: int32 [tokens, 4], see `work`.
         scratch: uint8, which holds the next two.
-        partial: float32 [parts, rows, 512].
+        partial: [parts, rows, 512] in the shape's dtype for it.
         partial_lse: float32 [parts, rows].
 
     Args:
@@ -135,9 +148,9 @@ class Workspace:
         self.scratch = scratch
         parts = shape.parts(max_tokens)
         rows = parts * shape.rows
-        values, lse = scratch[:size].view(torch.float32).split([rows * NOPE.value, rows])
-        self.partial = values.view(parts, shape.rows, NOPE.value)
-        self.partial_lse = lse.view(parts, shape.rows)
+        values, lse = scratch[:size].split([rows * NOPE.value * shape.partial.itemsize, rows * 4])
+        self.partial = values.view(shape.partial).view(parts, shape.rows, NOPE.value)
+        self.partial_lse = lse.view(torch.float32).view(parts, shape.rows)
 
     @property
     def tables(self) -> list[torch.Tensor]:
@@ -152,7 +165,8 @@ def make_workspace(
     *,
     q_per_request: int | None = 1,
     config: Config | None = None,
+    partial: torch.dtype = torch.float16,
 ) -> Workspace:
     """A workspace of its own for steps of one kind; see `shape_of` and `Workspace`."""
-    shape = shape_of(heads, device, q_per_request=q_per_request, config=config)
+    shape = shape_of(heads, device, q_per_request=q_per_request, config=config, partial=partial)
     return Workspace(shape, max_tokens, device)

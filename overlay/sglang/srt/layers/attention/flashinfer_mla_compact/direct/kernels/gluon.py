@@ -28,6 +28,15 @@ def let_merge_start(EARLY: gl.constexpr):
 
 
 @gluon.jit
+def await_inputs(EARLY: gl.constexpr):
+    """Waits for the kernels before this one, which may have been launched before they ended."""
+    if EARLY:
+        gl.inline_asm_elementwise(
+            "griddepcontrol.wait; // $0", "=r", [], gl.int32, is_pure=False, pack=1
+        )
+
+
+@gluon.jit
 def power_of_two(exponent):
     """float32, of an int32 exponent above -127."""
     return ((exponent + 127) << 23).to(gl.float32, bitcast=True)

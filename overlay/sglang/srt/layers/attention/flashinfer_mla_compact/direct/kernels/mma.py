@@ -24,6 +24,7 @@ from ..work import (
     ROPE,
 )
 from .gluon import (
+    await_inputs,
     item_rows,
     let_merge_start,
     lift_query,
@@ -95,6 +96,7 @@ def attend_splits_mma(
     ROPE_QUERY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
 
+    await_inputs(EARLY)
     TILES: gl.constexpr = (GROUP * HEADS + ROWS - 1) // ROWS
     index = gl.program_id(0) // TILES
     tile = gl.program_id(0) % TILES
@@ -195,7 +197,7 @@ def attend_splits_mma(
     if place >= 0:
         first_part = place.to(gl.int64) * (GROUP * HEADS)
         part = partial + ((first_part + local * HEADS + head) * NOPE)[:, None]
-        gl.store(part + col, result, mask=live[:, None])
+        gl.store(part + col, result.to(partial.dtype.element_ty), mask=live[:, None])
         gl.store(partial_lse + (first_part + own * HEADS + own_head), row_lse, mask=own_live)
     else:
         row = out + (token * out_token + head * out_head)[:, None]

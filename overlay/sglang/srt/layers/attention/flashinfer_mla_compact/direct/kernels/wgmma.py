@@ -18,6 +18,7 @@ from ..triton_release import reinterpret
 from ..work import ITEM_BEGIN, ITEM_END, ITEM_FIELDS, ITEM_FIRST_SLOT, ITEM_PART, NOPE, ROPE
 from .codecs import WORDS
 from .gluon import (
+    await_inputs,
     item_rows,
     let_merge_start,
     lift_query,
@@ -137,7 +138,7 @@ def _store_values(acc, keys, results, item, tile, HEADS: gl.constexpr, GROUP: gl
     if place >= 0:
         first = place.to(gl.int64) * (GROUP * HEADS)
         part = partial + ((first + local * HEADS + head) * NOPE)[:, None]
-        gl.store(part + col, result, mask=live[:, None])
+        gl.store(part + col, result.to(partial.dtype.element_ty), mask=live[:, None])
     else:
         row = out + (token * out_token + head * out_head)[:, None]
         gl.store(row + col, result.to(out.dtype.element_ty), mask=live[:, None])
@@ -220,6 +221,7 @@ def attend_splits_wgmma(
     HALVES: gl.constexpr = gl.NVMMASharedLayout(128, 16)
     FLOATS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
+    await_inputs(EARLY)
     TILES: gl.constexpr = (GROUP * HEADS + ROWS - 1) // ROWS
     index = gl.program_id(0) // TILES
     tile = gl.program_id(0) % TILES

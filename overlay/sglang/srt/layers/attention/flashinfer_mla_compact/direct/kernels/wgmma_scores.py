@@ -126,6 +126,11 @@ def weigh_tiles(
     keys, rope_keys = tiles
     weights, decays = shares
     ready, full, weighed, added = barriers
+    _, slots, _ = rows
+    if GROUP * HEADS <= TILE:  # else the item's other query rows bring them
+        for ahead in gl.static_range(AHEAD):
+            slot = load_slots(slots, begin + ahead * TILE, end - 1, TILE, LINES)
+            _fetch_ahead(rows, slot)
     local, _, _, _ = item_rows(item, tile, HEADS, TILE, HEAD)
     seen = gl.minimum(gl.load(item + ITEM_LENGTH) - gl.load(item + ITEM_TOKENS) + 1 + local, end)
     top = gl.full([TILE], float("-inf"), gl.float32, HEAD)
@@ -133,13 +138,12 @@ def weigh_tiles(
     SUMS: gl.constexpr = gl.SliceLayout(1, total.type.layout)
     mbarrier.wait(ready, 0)
     row_scale = scales.load(HEAD)
-    _, slots, _ = rows
-    slot = load_slots(slots, begin + (AHEAD - 1) * TILE, end - 1, TILE, LINES)
+    slot = load_slots(slots, begin + AHEAD * TILE, end - 1, TILE, LINES)
     done = 0
     for start in range(begin, end, TILE):
-        if GROUP * HEADS <= TILE:  # else the item's other query rows bring them
+        if GROUP * HEADS <= TILE:
             _fetch_ahead(rows, slot)
-            slot = load_slots(slots, start + AHEAD * TILE, end - 1, TILE, LINES)
+            slot = load_slots(slots, start + (AHEAD + 1) * TILE, end - 1, TILE, LINES)
         buffer = done & 1
         mbarrier.wait(full.index(buffer), (done >> 1) & 1)
         score = _multiply(nope, rope, keys.index(buffer), rope_keys.index(buffer))
