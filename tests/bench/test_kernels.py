@@ -150,7 +150,7 @@ def test_a_configuration_of_the_direct_kernel_is_a_strategy(
         made.append(fields)
         raise LookupError
 
-    monkeypatch.setattr(strategies, "_direct_module", lambda: SimpleNamespace(Config=config))
+    monkeypatch.setattr(strategies, "load", lambda name: SimpleNamespace(Config=config))
     with pytest.raises(LookupError):
         strategies.parse("direct:16/64/8/3/-/1/64/mma").prepare(Case(Spot.parse("8:2x100"), pools))
     assert made == [(16, 64, 8, 3, None, 1, 64, "mma")]

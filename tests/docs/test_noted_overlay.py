@@ -14,7 +14,7 @@ from tests.gpu import machine, report
 
 RELEASE = "0.5.23"
 NAME = f"card-sglang-{RELEASE}"
-MODULE = "sglang/srt/layers/attention/flashinfer_mla_compact/rows.py"
+MODULE = "sglang/srt/layers/attention/flashinfer_mla_compact/gather/rows.py"
 NOTED = '<properties><property name="overlay" value="{}" /></properties>'
 
 

@@ -11,7 +11,7 @@ from overlaytool.pin import REPOSITORY
 from torch import device
 
 import tests.kernels.conftest  # noqa: F401  Triton's interpreter, and the overlay on the path
-from tests.backend.test_support import REFUSED, support
+from tests.backend.test_support import REFUSED, policy, support
 
 BACKEND = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
 README = (REPOSITORY / "README.md").read_text()
@@ -45,12 +45,12 @@ def test_the_table_names_no_remedy_that_no_refusal_names() -> None:
 def test_the_table_of_variables_has_each_with_its_default_and_values() -> None:
     table = section("Variables")
     defaults = {
-        support.STRATEGY_VARIABLE: f"`{support.Settings().strategy}`",
-        support.BUFFER_VARIABLE: f"{support.DEFAULT_BUFFER_MIB}",
+        policy.STRATEGY_VARIABLE: f"`{policy.Settings().strategy}`",
+        policy.BUFFER_VARIABLE: f"{policy.EXTEND_BUFFER_MIB} or {policy.DEFAULT_BUFFER_MIB}",
     }
     for variable, default in defaults.items():
         assert f"| `{variable}` | {default} |" in table
-    assert [value for value in support.STRATEGIES if f"`{value}`" not in table] == []
+    assert [value for value in policy.STRATEGIES if f"`{value}`" not in table] == []
 
 
 def test_the_pins_are_those_that_the_repository_has() -> None:
@@ -63,18 +63,26 @@ def test_the_pins_are_those_that_the_repository_has() -> None:
 def test_the_line_in_the_questions_is_the_one_that_a_server_logs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = 495553
-    rows = support.capacity_rows(pool, support.Settings())
-    strategy, why = support.decode_strategy(pool, support.Settings(), (9, 0), 16)
+    pool, heads, requests, extend = 495553, 16, 2048, 16384
+    settings, means = policy.Settings(), policy.Means(495553, (9, 0))
+    rows = policy.capacity_rows(pool, settings, gathers=False)
     source = (REPOSITORY / BACKEND / "factory.py").read_text()
     ((start, end),) = re.findall(r'"(%s %s: %s pool of .*)"\n +"(.*)"', source)
-    direct = import_module(f"{BACKEND.removeprefix('overlay/').replace('/', '.')}.direct")
-    monkeypatch.setattr(direct, "_card", lambda _: ((9, 0), 132))  # an H200
-    splits = sum(one.nbytes for one in direct.make_workspace(16, 2048, device("cpu")).tensors)
-    held = (rows * support.COMPACT_ROW_BYTES, 4 * rows + 4, 8 * pool, splits)
-    told = (support.NAME, support.VERSION, "float8_e4m3fn", pool, rows, *held, strategy, why)
+    workspace = import_module(
+        f"{BACKEND.removeprefix('overlay/').replace('/', '.')}.direct.workspace"
+    )
+    monkeypatch.setattr(workspace, "_card", lambda _: ((9, 0), 132))  # an H200
+    kinds = {1: requests, None: extend}
+    shapes = {q: workspace.shape_of(heads, device("cpu"), q_per_request=q) for q in kinds}
+    splits = max(shapes[q].scratch_bytes(most) for q, most in kinds.items())
+    for q, most in kinds.items():
+        space = workspace.Workspace(shapes[q], most, device("cpu"))
+        splits += sum(table.nbytes for table in space.tables)
+    held = (rows * policy.COMPACT_ROW_BYTES, 4 * rows + 4, 8 * pool, splits)
+    strategy = policy.strategy_of(means, settings, heads)
+    told = (support.NAME, support.VERSION, "float8_e4m3fn", pool, rows, *held, *strategy)
     line = (start + end) % told
-    assert f"\n{line}\n" in (REPOSITORY / "docs/faq.md").read_text()
+    assert f"\n{line}\n" in (REPOSITORY / "docs/faq.md").read_text(), line
 
 
 def test_each_folder_at_the_top_stands_in_the_table_of_folders() -> None:
