@@ -88,6 +88,9 @@ def test_a_step_waits_for_the_last_plans_before_upstream_touches_it(
     class Event:
         def record(self) -> None: ...
 
+        def query(self) -> bool:
+            return False
+
         def synchronize(self) -> None:
             order.append("wait")
 

@@ -86,8 +86,9 @@ def test_lengths_that_were_planned_on_the_host_reach_the_wrapper(overlay: Import
     assert backend.calls[-1] == ("extend", [0, 5, 9, 20], 3, None)
 
 
+@pytest.mark.parametrize("done", [False, True])
 def test_a_plan_waits_until_the_one_before_is_copied(
-    overlay: Import, monkeypatch: pytest.MonkeyPatch
+    overlay: Import, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     backend = Backend()
 
@@ -95,13 +96,17 @@ def test_a_plan_waits_until_the_one_before_is_copied(
         def record(self) -> None:
             backend.calls.append("copied")
 
+        def query(self) -> bool:
+            return done
+
         def synchronize(self) -> None:
             backend.calls.append("wait")
 
     monkeypatch.setattr("torch.cuda.Event", Event)
     updater = overlay("upstream.updaters").CompactDecodeIndices(None, backend)
     updater.update(REQUESTS, 12, decode_wrapper="wrapper")
-    assert backend.calls == ["wait", ("plan", 3), "copied", ("decode", "wrapper", 3)]
+    waited = [] if done else ["wait"]
+    assert backend.calls == [*waited, ("plan", 3), "copied", ("decode", "wrapper", 3)]
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])

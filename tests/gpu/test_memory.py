@@ -64,15 +64,24 @@ def requested_bytes() -> int:
     return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
 
 
-# Pools of a size that no other test has, so that the buffer is new.
-@pytest.mark.parametrize(("strategy", "rows"), [("gather", 5003), ("direct", 5009)])
+# Pools and heads of numbers that no other test has, so that buffer and scratch are new.
+@pytest.mark.parametrize(
+    ("strategy", "verified", "rows", "heads"),
+    [("gather", 0, 5003, 16), ("direct", 0, 5009, 24), ("direct", 4, 5011, 28)],
+)
 def test_the_start_line_states_the_bytes_that_a_start_takes(
-    strategy: str, rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    strategy: str,
+    verified: int,
+    rows: int,
+    heads: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from sglang.srt.layers.attention.flashinfer_mla_compact import backend
 
     kept, taken = [], []
-    start = backend.FlashInferMLACompactAttnBackend._init_compact
+    start = backend.FlashInferMLACompactAttnBackend._init_readings
+    monkeypatch.setattr(backend, "verified_tokens", lambda: verified)
 
     def measured(compact: Any, *arguments: Any) -> None:
         kept.append(compact.decode_wrapper)  # upstream's, which direct reading takes the place of
@@ -81,10 +90,10 @@ def test_the_start_line_states_the_bytes_that_a_start_takes(
         start(compact, *arguments)
         taken.append(requested_bytes() - before)
 
-    monkeypatch.setattr(backend.FlashInferMLACompactAttnBackend, "_init_compact", measured)
+    monkeypatch.setattr(backend.FlashInferMLACompactAttnBackend, "_init_readings", measured)
     monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", strategy)
     with caplog.at_level(logging.INFO):
-        Engine(Shape(rows=rows)).make(COMPACT)
+        Engine(Shape(heads=heads, rows=rows)).make(COMPACT)
     (line,) = [text for text in caplog.messages if "compact buffer of" in text]
     assert [sum(map(int, re.findall(r"(\d+) bytes", line)))] == taken
 

@@ -32,7 +32,8 @@ def written_by_both(
     pool.set_mla_kv_buffer(layer, slots, keys[..., :NOPE], keys[..., NOPE:])
     expected = rows.clone()
     rows.copy_(before)
-    compact._run_with_keys(
+    compact._reading = compact.readings.decode
+    compact._run_layer(
         lambda: compact.token_to_kv_pool.set_mla_kv_buffer(
             layer, slots, keys[..., :NOPE], keys[..., NOPE:]
         )
