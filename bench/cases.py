@@ -23,21 +23,22 @@ FEWEST_LAYERS = 16
 
 @dataclass(frozen=True)
 class Spot:
-    """Heads and load, written "16:64x4096"."""
+    """Heads and load, "16:64x4096"; "16x4:64x4096" for a verify of 4 query tokens a request."""
 
     heads: int
     load: Load
+    queries: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Spot:
-        """Read "16:64x4096"; ValueError with one sentence for anything else."""
-        match = re.fullmatch(r"([1-9]\d*):(.+)", text, re.ASCII)
+        """Read "16:64x4096" or "16x4:64x4096"; ValueError with one sentence for all else."""
+        match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?:(.+)", text, re.ASCII)
         if not match:
             raise ValueError(f"{text!r} is not a point: write HEADS:BATCHxTOKENS.")
-        return cls(int(match[1]), Load.parse(match[2]))
+        return cls(int(match[1]), Load.parse(match[3]), int(match[2] or 1))
 
     def __str__(self) -> str:
-        return f"{self.heads}:{self.load}"
+        return f"{self.heads}{f'x{self.queries}' if self.queries > 1 else ''}:{self.load}"
 
     @property
     def active(self) -> int:
@@ -88,15 +89,16 @@ class Case:
         self.spot, self.pools, self.device = spot, pools, device
         generator = torch.Generator(device).manual_seed(1)
         batch, context = spot.load.batch, spot.load.context
-        query = torch.randn(batch, spot.heads, WIDTH, device=device, generator=generator)
+        tokens = batch * spot.queries
+        query = torch.randn(tokens, spot.heads, WIDTH, device=device, generator=generator)
         self.query = query.to(torch.bfloat16)
         order = torch.randperm(pools.rows, device=device, generator=generator)
         self.slots = order[: spot.active].to(torch.int32)
         self.pages = torch.randperm(pools.rows // PAGE, device=device, generator=generator)
         self.kv_indptr = torch.arange(batch + 1, device=device, dtype=torch.int32) * context
-        self.qo_indptr = torch.arange(batch + 1, device=device, dtype=torch.int32)
+        self.qo_indptr = torch.arange(batch + 1, device=device, dtype=torch.int32) * spot.queries
         self.lengths = torch.full((batch,), context, device=device, dtype=torch.int32)
-        self.out = torch.empty(batch, spot.heads, NOPE, device=device, dtype=torch.bfloat16)
+        self.out = torch.empty(tokens, spot.heads, NOPE, device=device, dtype=torch.bfloat16)
 
     def block_table(self) -> torch.Tensor:
         """[batch, pages] int32 for kernels that want pages of 64 tokens."""
@@ -119,13 +121,15 @@ class Case:
             out: attention over `slots` of a layer.
             rows: that layer's, in FP8.
         """
-        batch, context = self.spot.load.batch, self.spot.load.context
-        chosen = random.Random(0).sample(range(batch), min(batch, CHECKED_REQUESTS))
+        batch, context, queries = self.spot.load.batch, self.spot.load.context, self.spot.queries
+        requests = random.Random(0).sample(range(batch), min(batch, CHECKED_REQUESTS))
+        chosen = [request * queries + last for request in requests for last in range(queries)]
         ideal = []
-        for request in chosen:
-            own = slots[request * context : (request + 1) * context].long()
-            keys = rows[own, 0].double()
-            weights = (self.query[request].double() @ keys.T * SM_SCALE).softmax(-1)
+        for token in chosen:
+            request, place = divmod(token, queries)
+            seen = request * context, (request + 1) * context - queries + 1 + place
+            keys = rows[slots[slice(*seen)].long(), 0].double()
+            weights = (self.query[token].double() @ keys.T * SM_SCALE).softmax(-1)
             ideal.append(weights @ keys[:, :NOPE])
         right = torch.stack(ideal)
         return float((out[chosen].double() - right).norm() / right.norm())

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.kernel_records import KERNELS, middles, place, read, share_of_copy
+from bench.kernel_records import KERNELS, VERIFY, middles, place, read, share_of_copy
 from bench.markdown import MISSING, markdown
+from bench.overlay import load
 from bench.results import Results, paired_ratio
 
 HEADS = 16
+MANY = ("16x8192", "64x2048")
+SM90 = (9, 0)
 LARGEST = 262_144  # active tokens of the largest points
 Figures = dict[str, float]  # of each point or load a ratio
 Range = tuple[float, float]
@@ -68,7 +71,8 @@ def _words(allowed: Range) -> str:
 
 def table(folder: Path) -> str:
     """Every goal of which the folder has figures."""
-    rows = [goal.row() for goal in [*_served(folder), *_alone(folder)] if goal.figures]
+    goals = [*_served(folder), *_alone(folder), *_verify(folder)]
+    rows = [goal.row() for goal in goals if goal.figures]
     header = ["ratio", "goal", "lowest to highest", "verdict", "hoped for"]
     return markdown(header, rows) if rows else MISSING
 
@@ -143,6 +147,56 @@ def _alone(folder: Path) -> list[Goal]:
         ),
         Goal("attention's error ÷ stock's", most(1.05), _figures(points, _error)),
     ]
+
+
+def _verify(folder: Path) -> list[Goal]:
+    points = sorted(read(folder / VERIFY), key=place)
+    few = [p for p in points if place(p)[0] <= 32]
+    many, alone = ([p for p in few if _load(p) in loads] for loads in (MANY, ("1x65536",)))
+    tile = [p for p in points if place(p)[0] == 64]
+    more = [p for p in points if place(p)[0] > 64]
+    against = _divided("direct", "bf16-fa3")
+    what = "verify, direct ÷ BF16 with fa3, {} query rows a request"
+    return [
+        Goal(what.format("up to 32") + ", many requests", most(0.8), _figures(many, against)),
+        Goal(what.format("up to 32") + ", 1x65536", most(0.5), _figures(alone, against)),
+        Goal(what.format("64"), most(1.0), _figures(tile, against)),
+        Goal(
+            "verify, what auto picks ÷ the better of direct and gather, more than 64 rows",
+            most(1.02),
+            _figures(more, _picked),
+        ),
+        Goal(
+            "verify, direct in one block an SM ÷ BF16 with fa2, up to 64 rows",
+            most(0.8),
+            _figures([*few, *tile], _divided("direct-small", "bf16-fa2")),
+        ),
+        Goal(
+            "verify, what auto picks: error ÷ stock's",
+            most(1.05),
+            _figures(points, lambda p: p["strategies"][_auto(p)]["error"] / _stock_error(p)),
+        ),
+    ]
+
+
+def _load(point: Point) -> str:
+    return str(place(point)[1])
+
+
+def _auto(point: Point) -> str:
+    means = load("policy").Means(1, SM90)
+    chosen, _ = load("policy").strategy_of(means, load("policy").Settings(), place(point)[0])
+    return {"direct": "direct", "gather": "gather-fa3"}[chosen]
+
+
+def _picked(point: Point) -> float:
+    found = middles(point)
+    return found[_auto(point)] / min(found["direct"], found["direct-ragged"], found["gather-fa3"])
+
+
+def _stock_error(point: Point) -> float:
+    """Gathering gives stock's bits."""
+    return float(point["strategies"]["gather-fa3"]["error"])
 
 
 def _heads(point: Point) -> int:

@@ -10,6 +10,7 @@
 #   prefill-graph  the same without a prefix, under breakable prefill graphs
 #   pool     compact at pools of 131,072 and 2,000,000 by turns
 #   kernels  attention alone, each strategy by turns
+#   verify   the same for verify steps of several query tokens a request
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: out/results); figures of another card or of other
@@ -63,7 +64,9 @@ cached="1x2048+256"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
 # Engines that are up at once: each counts what the others hold as used.
 together="--interleave --fraction 0.95"
-known="model tokens bf16 fp8 prefix prefill-graph pool kernels"
+known="model tokens bf16 fp8 prefix prefill-graph pool kernels verify"
+verified="8x4:1x65536 8x4:16x8192 8x8:16x8192 16x2:64x2048 16x4:1x8192 16x4:1x65536 16x4:16x8192
+16x4:64x2048 16x8:1x65536 16x8:16x8192 32x4:16x8192 64x4:1x65536 64x4:16x8192 128x4:64x2048"
 [ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for step in "$@"; do
     case " $known " in
@@ -122,6 +125,11 @@ for step in "$@"; do
             ;;
         kernels)
             limited bench.kernels --missing --out "$results/kernels.json"
+            ;;
+        verify)
+            # shellcheck disable=SC2086
+            limited bench.kernels --missing --out "$results/verify.json" --points $verified \
+                --strategies bf16-fa3 bf16-fa2 gather-fa3 direct direct-ragged direct-small
             ;;
     esac
 done

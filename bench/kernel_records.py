@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from bench import json_file
 from bench.loads import Load
 
-KERNELS = "kernels.json"
+KERNELS, VERIFY = "kernels.json", "verify.json"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -50,9 +51,9 @@ def require_writable(path: Path, host: dict[str, str]) -> None:
 
 
 def place(record: dict[str, Any]) -> tuple[int, Load]:
-    """Heads and load of a record's point."""
-    heads, _, load = record["point"].partition(":")
-    return int(heads), Load.parse(load)
+    """Query rows a request (heads times query tokens) and load of a record's point."""
+    rows, _, load = record["point"].partition(":")
+    return math.prod(map(int, rows.split("x"))), Load.parse(load)
 
 
 def middles(record: dict[str, Any]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.kernel_records import KERNELS, middles, place, read, share_of_copy
+from bench.kernel_records import KERNELS, VERIFY, middles, place, read, share_of_copy
 from bench.markdown import MISSING, markdown, paired, versions_of
 
 # Strategy -> what a column is called.
@@ -20,6 +20,15 @@ COLUMNS = {
     "direct": "direct",
     "direct-portable": "direct, SM80 to 120",
 }
+VERIFY_COLUMNS = {
+    "bf16-fa3": "BF16, fa3",
+    "bf16-fa2": "BF16, fa2",
+    "gather-fa3": "gather",
+    "direct": "direct",
+    "direct-ragged": "direct, unequal requests",
+    "direct-small": "direct, one block an SM",
+}
+VERIFY_RATIOS = (("direct", "bf16-fa3"), ("direct", "gather-fa3"), ("direct-small", "bf16-fa2"))
 # The strategies of a ratio; below 1, the first one is faster.
 RATIOS = (
     ("direct", "bf16-fa3"),
@@ -49,12 +58,30 @@ def ratios(folder: Path) -> str:
     return markdown(header, [_ratios_row(point) for point in points])
 
 
+def verify(folder: Path) -> str:
+    """Microseconds of one layer's verify attention, and ratios of replays by turns."""
+    points = sorted(read(folder / VERIFY), key=place)
+    if not points:
+        return MISSING
+    header = ["heads x query tokens : requests x tokens", *VERIFY_COLUMNS.values()]
+    header += [f"{VERIFY_COLUMNS[one]} ÷ {VERIFY_COLUMNS[other]}" for one, other in VERIFY_RATIOS]
+    return markdown(header, [_verify_row(point) for point in points])
+
+
+def _verify_row(point: dict[str, Any]) -> list[str]:
+    found, entries = middles(point), point["strategies"]
+    cells = [f"{found[name]:.1f}" if name in found else "-" for name in VERIFY_COLUMNS]
+    pairs = [(entries.get(one, {}), entries.get(other, {})) for one, other in VERIFY_RATIOS]
+    return [point["point"], *cells, *(_paired_cell(*pair) for pair in pairs)]
+
+
 def host(folder: Path) -> list[str]:
-    """The line of kernels.json among the hosts; empty where there is none."""
+    """The lines of kernels.json and verify.json among the hosts."""
     return [
-        f"- `kernels.json`: {versions_of(point['host'])}; pool {point['pool_rows']}; "
+        f"- `{name}`: {versions_of(point['host'])}; pool {point['pool_rows']}; "
         f"{_turns(point)} replays of each graph by turns"
-        for point in _points(folder)[:1]
+        for name in (KERNELS, VERIFY)
+        for point in sorted(read(folder / name), key=place)[:1]
     ]
 
 

@@ -1,10 +1,10 @@
-"""Time one layer's decode attention, each strategy against BF16 KV and the byte floor.
+"""Time one layer's decode or verify attention, each strategy against BF16 KV and the byte floor.
 
   python -m bench.kernels --out FILE                   measure the default points
   python -m bench.kernels --out FILE --points 16:64x4096 --strategies bf16-fa3 direct:16/64/8/3/-/1
 
-A point is HEADS:BATCHxTOKENS. Graphs of enough layers to read four times the L2 are replayed by
-turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
+A point is HEADS:BATCHxTOKENS, or HEADSxQUERIES:BATCHxTOKENS for a verify of several query tokens a
+request. Graphs of enough layers to read four times the L2 are replayed by turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
 a point measured again replaces the figures of the strategies that were measured again. A FILE of
 another card or of other versions is refused. --missing leaves out what FILE has. A strategy that
 fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is the direct

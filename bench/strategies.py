@@ -64,7 +64,7 @@ def _flashinfer(
         NOPE,
         WIDTH - NOPE,
         1,
-        False,
+        case.spot.queries > 1,
         SM_SCALE,
         torch.bfloat16,
         dtype,
@@ -112,15 +112,24 @@ def _gather_alone(case: Case) -> Attention:
     return run
 
 
-def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:
-    """The direct kernel; `choose` makes a Config from its module and the heads."""
+def direct(choose: Callable[[Any, int], Any] | None = None, ragged: bool = False) -> Strategy:
+    """The direct kernel.
+
+    choose: makes a Config of its module of configurations and the query rows of a request.
+    ragged: as for requests that differ in their query tokens.
+    """
 
     def prepare(case: Case) -> Attention:
         kernel: Any = load("direct.attend")
-        batch, heads = case.spot.load.batch, case.spot.heads
-        config = choose(load("direct.configs"), heads) if choose else None
-        space = load("direct.workspace").make_workspace(heads, batch, case.device, config=config)
-        kernel.plan(space, case.kv_indptr)
+        spot = case.spot
+        space = load("direct.workspace").make_workspace(
+            spot.heads,
+            spot.load.batch * spot.queries,
+            case.device,
+            q_per_request=None if ragged else spot.queries,
+            config=choose(load("direct.configs"), spot.heads * spot.queries) if choose else None,
+        )
+        kernel.plan(space, case.kv_indptr, case.qo_indptr if ragged else None)
         nope, rope = case.query[..., :NOPE], case.query[..., NOPE:]
 
         def run(rows: torch.Tensor) -> torch.Tensor:
@@ -132,9 +141,19 @@ def direct(choose: Callable[[Any, int], Any] | None = None) -> Strategy:
     return Strategy(prepare)
 
 
-def _portable(configs: Any, heads: int) -> Any:
-    """As built for sm_80 to sm_120: without wgmma. An H200 has as much shared memory as sm_100."""
-    return configs.configure((10, 0), heads)
+def _portable(configs: Any, rows: int) -> Any:
+    """As built for sm_100 and, but for their shared memory, sm_80 to sm_120: without wgmma."""
+    return configs.configure((10, 0), rows)
+
+
+def _small(configs: Any, rows: int) -> Any:
+    """As sm_86, sm_89 and sm_120 hold it: one block an SM, in 100 KiB."""
+    return configs.configure((8, 9), rows)
+
+
+def _one_token(case: Case) -> None:
+    if case.spot.queries > 1:
+        raise ValueError("decodes one query token a request")
 
 
 def _native_fp8(case: Case) -> Attention:
@@ -145,6 +164,7 @@ def _sglang_triton(case: Case) -> Attention:
     from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
     from sglang.kernels.ops.attention.metadata import get_num_kv_splits_triton
 
+    _one_token(case)
     batch, heads = case.spot.load.batch, case.spot.heads
     splits = torch.empty(batch, dtype=torch.int32, device=case.device)
     cores = torch.cuda.get_device_properties(case.device).multi_processor_count
@@ -182,6 +202,7 @@ def _flashmla(case: Case) -> Attention:
         get_mla_metadata,
     )
 
+    _one_token(case)
     heads = case.spot.heads
     metadata, splits = get_mla_metadata(case.lengths, heads, 1, is_fp8_kvcache=True)
     table = case.block_table()
@@ -215,7 +236,9 @@ STRATEGIES = {
     "gather-fa2": Strategy(_gather("fa2")),
     "gather-alone": Strategy(_gather_alone),
     "direct": direct(),
+    "direct-ragged": direct(ragged=True),
     "direct-portable": direct(_portable),
+    "direct-small": direct(_small),
     "flashinfer-fp8": Strategy(_native_fp8),
     "sglang-triton": Strategy(_sglang_triton),
     "flashmla": Strategy(_flashmla, paged=True),
@@ -236,4 +259,4 @@ def parse(text: str) -> Strategy:
     except (KeyError, ValueError):
         known = ", ".join(STRATEGIES)
         raise ValueError(f"{text!r} is no strategy: use one of {known}, direct:16/64/...") from None
-    return direct(lambda configs, heads: configs.Config(*settings))
+    return direct(lambda configs, rows: configs.Config(*settings))

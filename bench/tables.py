@@ -155,5 +155,6 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "goals": goals.table,
     "kernels": kernel_tables.microseconds,
     "kernel-ratios": kernel_tables.ratios,
+    "verify": kernel_tables.verify,
     "hosts": hosts,
 }

@@ -181,22 +181,23 @@ def test_replays_give_the_same_bits_and_follow_new_lengths(heads: int, own: bool
 def test_an_extend_of_many_tokens_may_have_its_heads_far_apart(requests: int, heads: int) -> None:
     """Absorbed queries are a transposed product: a head's stride is that of all tokens."""
     new = 1000
-    step = make_step([new] * requests, [1] * requests, heads)
     total, device = new * requests, torch.device("cuda", 0)
+    pool = torch.randn((ROWS, 1, 576), device=device).to(torch.float8_e4m3fn)
+    slots = torch.randint(ROWS, (total,), dtype=torch.int32, device=device)
     nope = torch.randn((heads, total, 512), device=device, dtype=torch.bfloat16).transpose(0, 1)
     rope = torch.randn((total, heads, 64), device=device, dtype=torch.bfloat16)
     assert total > 65_535, "more than a grid has in its second axis"
     assert nope.stride(1) * (heads - 1) >= 2**31 or heads < 64
     space = make_workspace(heads, total, device, q_per_request=None)
     queries = torch.arange(0, total + 1, new, dtype=torch.int32, device=device)
-    direct.plan(space, step.offsets(step.lengths), queries)
+    direct.plan(space, queries, queries)
     out = torch.full_like(nope, 7.0, memory_format=torch.contiguous_format)
     scale = reference.SM_SCALE
-    direct.attend(nope, rope, step.pool, step.slots, space, sm_scale=scale, out=out)
+    direct.attend(nope, rope, pool, slots, space, sm_scale=scale, out=out)
     for token in (0, new - 1, total - new // 2, total - 1):
         request, place = divmod(token, new)
-        slots = step.slots[request * new : request * new + place + 1].long()
+        seen = slots[request * new : request * new + place + 1].long()
         query = torch.cat([nope[token], rope[token]], -1)[None]
-        want, _ = reference.attention(query, step.pool[slots, 0], scale)
+        want, _ = reference.attention(query, pool[seen, 0], scale)
         error = (out[token].double() - want[0]).norm() / want.norm()
         assert error < 4e-3, f"token {token}"
