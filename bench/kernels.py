@@ -3,9 +3,10 @@
   python -m bench.kernels --out FILE                   measure the default points
   python -m bench.kernels --out FILE --points 16:64x4096 --strategies bf16-fa3 direct:16/64/8/3/-/1
 
-A point is HEADS:BATCHxTOKENS, or HEADSxQUERIES:BATCHxTOKENS for a verify of several query tokens a
-request. Graphs of enough layers to read four times the L2 are replayed by turns; what the last replay wrote is compared with float64. FILE gains one record a point, at once;
-a point measured again replaces the figures of the strategies that were measured again. A FILE of
+A point is HEADS:BATCHxTOKENS, or HEADSxQUERIES:BATCHxTOKENS for a verify of QUERIES tokens a
+request. Graphs of enough layers to read four times the L2 are replayed by turns; what the last
+replay wrote is compared with float64. FILE gains one record a point, at once; a point measured
+again replaces the figures of the strategies that were measured again. A FILE of
 another card or of other versions is refused. --missing leaves out what FILE has. A strategy that
 fails is listed with its reason, and the others go on. direct:ROWS/TOKENS/WARPS/... is the direct
 kernel with these fields of its Config, "-" for None; the kernel's name is the eighth.

@@ -122,12 +122,13 @@ def direct(choose: Callable[[Any, int], Any] | None = None, ragged: bool = False
     def prepare(case: Case) -> Attention:
         kernel: Any = load("direct.attend")
         spot = case.spot
+        config = choose(load("direct.configs"), spot.heads * spot.queries) if choose else None
         space = load("direct.workspace").make_workspace(
             spot.heads,
             spot.load.batch * spot.queries,
             case.device,
             q_per_request=None if ragged else spot.queries,
-            config=choose(load("direct.configs"), spot.heads * spot.queries) if choose else None,
+            config=config,
         )
         kernel.plan(space, case.kv_indptr, case.qo_indptr if ragged else None)
         nope, rope = case.query[..., :NOPE], case.query[..., NOPE:]
