@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import overlay
 from bench.kernel_records import KERNELS, VERIFY, middles, place, read, share_of_copy
 from bench.markdown import MISSING, markdown
-from bench.overlay import load
 from bench.results import Results, paired_ratio
 
 HEADS = 16
@@ -184,8 +184,8 @@ def _load(point: Point) -> str:
 
 
 def _auto(point: Point) -> str:
-    means = load("policy").Means(1, SM90)
-    chosen, _ = load("policy").strategy_of(means, load("policy").Settings(), place(point)[0])
+    policy = overlay.load("policy")
+    chosen, _ = policy.strategy_of(policy.Means(1, SM90), policy.Settings(), place(point)[0])
     return {"direct": "direct", "gather": "gather-fa3"}[chosen]
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlaytool import requirements, tree
+from overlaytool import contract, requirements, tree
 from overlaytool.errors import Refusal
 from overlaytool.pin import Pin
-from overlaytool.state import APPLIED, FOREIGN, PRISTINE, Survey, survey
+from overlaytool.state import APPLIED, FOREIGN, PRISTINE, Survey, other_release, survey
 
 from doctortool import installation, server_arguments
 
@@ -66,7 +66,12 @@ def _sglang(pin: Pin, executable: str, python: installation.Interpreter) -> Iter
         return
     yield Line(WELL, "sglang", f"{found.version() or 'states no version'}, {found.package}")
     try:
-        yield _overlay(pin, executable, survey(found, pin.lock()))
+        state = survey(found, pin.lock())
+        if any(state.foreign()) and (other := other_release(found, pin)):
+            raise Refusal(other)
+        if state.state == APPLIED:
+            contract.require(pin, found.read)
+        yield _overlay(pin, executable, state)
     except Refusal as refusal:
         what, _, remedy = str(refusal).partition(": ")
         yield Line(FIX, "overlay", what, remedy)
@@ -179,30 +184,45 @@ def _server(
     if not server_arguments.names_backend(server, support.NAME):
         remedy = f"add --attention-backend {support.NAME}"
         yield Line(FIX, "server", f"no attention-backend flag names {support.NAME}", remedy)
-    if server.model_path:
-        yield from _model(server)
+    config = server_arguments.model_config(server)
+    if config is not None and config.get("kv_lora_rank") is None:
+        yield _without_mla(config, support.NAME)
+        return
     facts = server_arguments.facts(server, support, capability, release)
-    reasons = support.refusals(facts)
     if not support.casts_keys(facts):
-        found = f"a {facts.pool_dtype} pool needs no cast: the backend is stock FlashInfer MLA"
-        yield Line(NOTE, "server", found)
-    elif not reasons:
-        yield Line(WELL, "server", "nothing in these arguments is refused")
+        yield from _uncast(server, facts.pool_dtype)
+        return
+    reasons = support.refusals(facts)
     for reason in reasons:
         what, _, remedy = reason.partition(": ")
         yield Line(FIX, "server", what, remedy)
+    for words in server.unjudged:
+        yield Line(NOTE, "server", f"not judged: {words}")
+    if not reasons and not server.unjudged:
+        yield Line(WELL, "server", "nothing in these arguments is refused, judged by a table")
     for notice in support.notices(facts):
         yield Line(NOTE, "server", notice)
 
 
-def _model(server: argparse.Namespace) -> Iterator[Line]:
-    config = server_arguments.model_config(server)
-    if config is None:
-        found = f"{server.model_path} holds no config.json to read: dense MLA is assumed"
-        yield Line(NOTE, "model", found)
-    elif config.get("kv_lora_rank") is None:
-        found = f"{server.model_path}/config.json states no kv_lora_rank: is it an MLA model?"
-        yield Line(NOTE, "model", found)
+def _uncast(server: argparse.Namespace, dtype: str) -> Iterator[Line]:
+    """Of a pool that needs no cast, so that stock serves it, whatever else is asked for."""
+    for words in server.unjudged:
+        yield Line(NOTE, "server", f"not judged: {words}")
+    if server.unjudged:
+        return
+    found = f"a {dtype} pool needs no cast: the backend is stock FlashInfer MLA"
+    if server.kv_cache_dtype == "auto":
+        yield Line(FIX, "server", found, "add --kv-cache-dtype fp8_e4m3 to halve the cache")
+    else:
+        yield Line(NOTE, "server", found)
+
+
+def _without_mla(config: Mapping[str, Any], name: str) -> Line:
+    """Of a model whose config states no latent."""
+    if "index_topk" in config:
+        found = "a model with an indexer and without kv_lora_rank (DeepSeek-V4) is not served"
+        return Line(FIX, "model", found, "leave the attention backend to sglang")
+    return Line(NOTE, "model", f"no MLA model: {name} is sglang's flashinfer backend there")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,11 @@ _VALUES = (
     "--speculative-draft-attention-backend",
     "--cuda-graph-backend-prefill",
     "--speculative-algorithm",
+    "--disaggregation-mode",
 )
 _NUMBERS = ("--speculative-eagle-topk", "--max-total-tokens")
+# What names arguments elsewhere, or changes the model's config: only sglang itself can tell.
+_ELSEWHERE = ("--config", "--json-model-override-args")
 _SWITCHES = (
     "--enable-unified-memory",
     "--enable-pdmux",
@@ -40,6 +43,7 @@ _SWITCHES = (
     "--disable-prefill-cuda-graph",
     "--disable-cuda-graph",
     "--enable-piecewise-cuda-graph",
+    "--enable-dsa-cache-layer-split",
 )
 # The newest release that runs prefill in a graph only where it is told to.
 _PREFILL_GRAPH_ON_REQUEST = (0, 5, 9)
@@ -77,11 +81,35 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tp-size", "--tensor-parallel-size", "--tp", type=int, default=1)
     parser.add_argument("--dp-size", "--data-parallel-size", "--dp", type=int, default=1)
     parser.add_argument("--dcp-size", "--decode-context-parallel-size", type=int, default=1)
+    parser.add_argument("--attn-cp-size", type=int, default=1)
     parser.add_argument("--speculative-ngram-max-bfs-breadth", type=int, default=10)
     try:
-        return parser.parse_known_args(list(arguments))[0]
+        options, others = parser.parse_known_args(list(arguments))
+        options.unjudged = list(_unjudged(options, others, parser))
+        return options
     except argparse.ArgumentError as error:
         raise ValueError(f"the server arguments are not understood: {error}.") from None
+
+
+def _unjudged(
+    options: argparse.Namespace, others: Sequence[str], parser: argparse.ArgumentParser
+) -> Iterator[str]:
+    """Why this table can't tell what sglang makes of the arguments; each a few words."""
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    for flag in (argument.partition("=")[0] for argument in others):
+        if flag in _ELSEWHERE:
+            yield f"{flag} is read by sglang alone"
+        elif flag.startswith("--") and any(one.startswith(flag) for one in known):
+            yield f"{flag} may be short for another flag: write it in full"
+    if options.model_path is None:
+        return
+    config = model_config(options)
+    if config is None:
+        yield f"{options.model_path} is no folder with a readable config.json"
+    elif options.kv_cache_dtype == "auto" and "index_topk" in config:
+        yield "sglang picks the cache dtype of this model by card: give --kv-cache-dtype"
+    elif options.kv_cache_dtype == "auto" and "quantization_config" in config:
+        yield "the checkpoint may state a cache dtype: give --kv-cache-dtype"
 
 
 def names_backend(options: argparse.Namespace, name: str) -> bool:
@@ -124,7 +152,8 @@ def facts(options: argparse.Namespace, support: Any, capability: str | None, rel
     given = {key: config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim")}
     known = {key: value for key, value in given.items() if isinstance(value, int)}
     row = known.get("kv_lora_rank", 512) + known.get("qk_rope_head_dim", 64)
-    quantised = is_dsa and dtype == "float8_e4m3fn" and not _raw_dsa_rows(options, capability)
+    raw = _raw_dsa_rows(options, capability) and options.disaggregation_mode != "prefill"
+    quantised = is_dsa and dtype == "float8_e4m3fn" and not raw
     return support.Facts(
         **known,
         pool_class=_pool_class(options, dtype),
@@ -133,17 +162,21 @@ def facts(options: argparse.Namespace, support: Any, capability: str | None, rel
         is_dsa=is_dsa,
         prefill_graph=_prefill_graph(options, release),
         dcp_size=options.dcp_size,
+        cp_size=options.attn_cp_size,
         unified_memory=options.enable_unified_memory,
         pdmux=options.enable_pdmux,
         topk=_topk(options),
         experimental=support.allows_experimental(),
-        plan_stream=support.has_plan_stream(),
+        plan_stream=support.is_set(support.PLAN_STREAM_VARIABLE),
+        glue_graph=support.is_set(support.GLUE_GRAPH_VARIABLE),
     )
 
 
 def _pool_class(options: argparse.Namespace, dtype: str) -> str:
     if options.enable_hisparse:
         return "HiSparseDSATokenToKVPool"
+    if options.enable_dsa_cache_layer_split:
+        return "LayerSplitDSATokenToKVPool"
     return "MLATokenToKVPoolFP4" if dtype.startswith("float4") else "MLATokenToKVPool"
 
 
@@ -171,6 +204,6 @@ def _prefill_graph(options: argparse.Namespace, release: str) -> str:
 def _topk(options: argparse.Namespace) -> int:
     if options.speculative_algorithm is None:
         return 0
-    if options.speculative_algorithm == "NGRAM":
+    if options.speculative_algorithm.upper() == "NGRAM":
         return int(options.speculative_ngram_max_bfs_breadth)
     return int(options.speculative_eagle_topk or 1)

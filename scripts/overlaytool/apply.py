@@ -1,16 +1,16 @@
 """From one state of a tree to another: what changes, checked against the lock, then written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool import disk, fetch
+from overlaytool import contract, disk, fetch
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lock import ABSENT, Entry, Lock, digest
 from overlaytool.patch import Mismatch, backward, forward
 from overlaytool.pin import Pin
-from overlaytool.state import APPLIED, PRISTINE, Found, Survey, survey
+from overlaytool.state import APPLIED, PRISTINE, Found, Survey, other_release, survey
 from overlaytool.tree import Tree
 
 
@@ -28,9 +28,11 @@ def plan_apply(pin: Pin, tree: Tree, lock: Lock) -> Plan:
     A patched file of an earlier revision starts again from the pinned wheel, as the patches that
     made it are not kept. What earlier revisions alone had goes last, when nothing imports it.
     """
-    seen = _refuse_foreign(tree, survey(tree, lock))
+    seen = _refuse_foreign(pin, tree, survey(tree, lock))
     patches = pin.patches()
     overlay = pin.overlay()
+    _refuse_unlocked(overlay, lock)
+    contract.require(pin, tree.read)
 
     def wanted(found: Found) -> bytes | None:
         entry = found.entry
@@ -53,7 +55,7 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
     With a wheel, its bytes are put back at every path of the lock, whatever stands there.
     """
     seen = survey(tree, lock)
-    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(tree, seen, gone=True)
+    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(pin, tree, seen, gone=True)
     patches = pin.patches()
 
     def wanted(found: Found) -> bytes | None:
@@ -80,12 +82,20 @@ def write(tree: Tree, lock: Lock, plan: Plan) -> None:
             raise Refusal(message, Exit.FOREIGN)
 
 
-def _refuse_foreign(tree: Tree, seen: Survey, gone: bool = False) -> Survey:
+def _refuse_unlocked(overlay: Mapping[str, Path], lock: Lock) -> None:
+    """A file that no lock knows would be left out without a word."""
+    if stray := sorted(overlay.keys() - {entry.path for entry in lock.entries}):
+        raise Refusal(f"the lock does not know {', '.join(stray)}: run `make lock`")
+
+
+def _refuse_foreign(pin: Pin, tree: Tree, seen: Survey, gone: bool = False) -> Survey:
     """Of a tree that sglang was uninstalled from, `gone` accepts that upstream's files are gone."""
     if seen.gutted and not gone:
         message = f"{tree.package} holds no sglang any more: {seen.rest}"
         raise Refusal(message, Exit.FOREIGN)
     rows = [f for f in seen.foreign() if not (seen.gutted and f.entry.pristine != ABSENT)]
+    if rows and (other := other_release(tree, pin)):
+        raise Refusal(f"{tree.package} {other}; nothing was written", Exit.VERSION)
     if rows:
         remedy = "put them back, or `unapply --from-wheel FILE`; nothing was written"
         listed = "\n".join(map(str, rows))

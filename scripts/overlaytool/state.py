@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool.errors import Exit, Refusal
+from overlaytool.errors import Exit
 from overlaytool.lock import ABSENT, SHORT, Entry, Lock, digest
+from overlaytool.pin import Pin
 from overlaytool.tree import PACKAGE, Tree
 
 PRISTINE, APPLIED, PARTIAL = "pristine", "applied", "partial"
@@ -74,19 +75,26 @@ class Survey:
 def survey(tree: Tree, lock: Lock) -> Survey:
     """Read every path of the lock and those that earlier revisions wrote; no link is followed.
 
-    Raises `Refusal` (5) where the tree states another version than the lock, whatever it holds.
+    Content decides: a tree's files may be a pin's, whatever version the tree states.
     """
-    stated = tree.version()
-    if stated is not None and stated.split("+")[0] != lock.version:
-        raise Refusal(
-            f"{tree.package} states {PACKAGE} {stated}, the pin is {lock.version}: "
-            "name the pin of that release with --pin, or another tree",
-            Exit.VERSION,
-        )
     found = [_look(tree, lock, entry) for entry in lock.entries]
     gone = lock.earlier.keys() - {entry.path for entry in lock.entries}
     found += [old for path in sorted(gone) if (old := _retired(tree, lock, path))]
     return Survey(tuple(found), _gutted(tree, found))
+
+
+def other_release(tree: Tree, pin: Pin) -> str | None:
+    """What to say where a tree holds another release than the pin: by its bytes, else its word."""
+    for file in sorted(pin.repository.glob("patches/*/lock.toml")):
+        other = Pin(pin.repository, file.parent.name)
+        patched = [entry for entry in other.lock().entries if entry.patches]
+        known = [digest(tree.read(e.path)) in (e.pristine, e.applied) for e in patched]
+        if other.release != pin.release and known and all(known):
+            return f"holds {PACKAGE} {other.release}: use PIN={other.release}"
+    stated = tree.version()
+    if stated is not None and stated.split("+")[0] != pin.release:
+        return f"states {PACKAGE} {stated}, the pin is {pin.release}: name that release with PIN="
+    return None
 
 
 def _look(tree: Tree, lock: Lock, entry: Entry) -> Found:

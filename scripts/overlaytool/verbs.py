@@ -7,7 +7,7 @@ import argparse
 import json
 from collections.abc import Iterable
 
-from overlaytool import apply, disk, fetch, state, tree, verify
+from overlaytool import apply, contract, disk, fetch, state, tree, verify
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lock import SHORT, digest
@@ -64,6 +64,9 @@ def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     code = _status(pin, where, args)
     if code:
         return code
+    if state.survey(where, pin.lock()).state != state.APPLIED:
+        raise Refusal(f"{where.package} is not applied: run `make apply`", Exit.PARTIAL)
+    contract.require(pin, where.read)
     code = verify.hook_points(pin, where, args.python)
     words = {Exit.OK: "every hook point is there", Exit.FAILED: "a hook point is missing"}
     unseen = "not imported; name with --python an interpreter that has sglang's requirements"
@@ -84,6 +87,8 @@ def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
 
 def _status(pin: Pin, where: Tree, args: argparse.Namespace) -> int:
     seen = state.survey(where, pin.lock())
+    if any(seen.foreign()) and (other := state.other_release(where, pin)):
+        raise Refusal(f"{where.package} {other}", Exit.VERSION)
     hints = {
         state.PARTIAL: "; apply or unapply finishes it",
         state.EARLIER: " revision of the overlay; apply upgrades it",

@@ -103,7 +103,7 @@ def runner() -> Any:
     settings = dict.fromkeys(
         ("disable_chunked_prefix_cache", "enable_metrics", "enable_pdmux"), False
     )
-    sizes = {"chunked_prefill_size": 64, "max_prefill_tokens": 64}
+    sizes = {"chunked_prefill_size": 64, "max_prefill_tokens": 64, "attn_cp_size": 1}
     settings |= {"flashinfer_mla_disable_ragged": False, "enable_piecewise_cuda_graph": False}
     arguments.set_global_server_args_for_scheduler(
         SimpleNamespace(

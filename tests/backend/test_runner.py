@@ -73,6 +73,7 @@ def test_a_layer_has_a_page_of_padding_before_its_slots(overlay: Import) -> None
     [
         ("FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS", "experimental"),
         ("SGLANG_ENABLE_OVERLAP_PLAN_STREAM", "plan_stream"),
+        ("SGLANG_ENABLE_METADATA_GLUE_GRAPH", "glue_graph"),
     ],
 )
 def test_the_environment_tells_what_is_switched_on(

@@ -68,6 +68,14 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"plan_stream": True},
         ["SGLANG_ENABLE_OVERLAP_PLAN_STREAM", "start without"],
     ),
+    "metadata glue graph": (
+        {"glue_graph": True},
+        ["SGLANG_ENABLE_METADATA_GLUE_GRAPH", "start without"],
+    ),
+    "prefill context parallelism": (
+        {"cp_size": 8},
+        ["size 8", "--attn-cp-size", "--enable-prefill-cp"],
+    ),
     "topk 2": ({"topk": 2}, ["topk 2", "--speculative-eagle-topk 1"]),
 }
 
@@ -106,7 +114,7 @@ def test_experimental_backends_are_allowed_as_flashinfer_reads_it(
 )
 def test_a_plan_stream_is_there_as_sglang_reads_it(value: str | None, has: bool) -> None:
     variable = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
-    assert support.has_plan_stream({} if value is None else {variable: value}) is has
+    assert support.is_set(variable, {} if value is None else {variable: value}) is has
 
 
 @pytest.mark.parametrize("case", SERVED)

@@ -11,7 +11,7 @@ CONTEXT = {
     "get_exec": SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=SimpleNamespace())),
     "get_memory": SimpleNamespace(enable_unified_memory=False),
     "get_observability": SimpleNamespace(enable_metrics=False),
-    "get_parallel": SimpleNamespace(attn_dcp_size=1, tp_rank=0, pp_rank=0),
+    "get_parallel": SimpleNamespace(attn_dcp_size=1, attn_cp_size=1, tp_rank=0, pp_rank=0),
     "get_schedule": SimpleNamespace(chunked_prefill_size=64, max_prefill_tokens=64),
     "get_spec": SimpleNamespace(speculative_eagle_topk=None, speculative_num_draft_tokens=None),
 }

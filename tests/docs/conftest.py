@@ -49,13 +49,16 @@ def workspace(tmp_path: Path, wheel: Path) -> Path:
     return root
 
 
+def is_module(name: str) -> bool:
+    folders = ("sglang/srt/", "sglang/kernels/")
+    return ".dist-info/" in name or (name.startswith(folders) and name.endswith(".py"))
+
+
 def unpack(wheel: Path, target: Path) -> None:
-    """What states the release, and the files that the overlay changes."""
-    pin = find(REPOSITORY, None)
-    wanted = {entry.path for entry in pin.lock().entries} | {"sglang/__init__.py"}
+    """What states the release, and the modules that the overlay changes or depends on."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        archive.extractall(target, [n for n in names if n in wanted or ".dist-info/" in n])
+        archive.extractall(target, [n for n in names if n == "sglang/__init__.py" or is_module(n)])
 
 
 @pytest.fixture

@@ -67,11 +67,11 @@ def rows_at_edges(_pool: torch.Tensor) -> None:
 
 def direct_at_edges(pool: torch.Tensor) -> None:
     direct: Any = load("direct.attend")
-    configs: Any = load("direct.configs")
+    known: Any = load("direct.configs")
     card = torch.cuda.get_device_capability()
     # Those of both heads that follow, of 64 rows, of a card with less shared memory, and the plain.
-    configs = [None, configs.configure(card, 64)]
-    configs += [configs.configure(other, 32) for other in ((12, 0), None)]
+    configs = [None, known.configure(card, 64)]
+    configs += [known.configure(other, 32) for other in ((12, 0), None)]
     if "--without-mbarriers" in sys.argv:
         configs = [config for config in configs if config is None or config.kernel != "wgmma"]
     for config, heads, lengths in product(configs, (16, 20), LENGTHS):

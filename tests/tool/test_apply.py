@@ -129,16 +129,59 @@ def test_unapply_from_wheel_refuses_another_wheel(
         assert snapshot(toy.tree) == before
 
 
-def test_another_version_is_refused_whatever_the_files_hold(toy: Toy, overlay: Overlay) -> None:
+VERSIONS = ("0.0.0.dev1+gdce8b0606", "1.2.3.dev0", "1.2.4.dev12+gabc", "9.9.9")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_content_decides_whatever_version_an_editable_install_states(
+    toy: Toy, overlay: Overlay, version: str
+) -> None:
+    stated = toy.file("sglang/_version.py")
+    stated.write_text(f"__version__ = version = {version!r}\n")
+    before = snapshot(toy.tree)
+    assert overlay("status", "--tree", toy.tree).code == 0
+    assert overlay("apply", "--tree", toy.tree).code == 0
+    stated.write_text("__version__ = version = '7'\n")
+    assert overlay("status", "--tree", toy.tree).code == 0
+    assert overlay("unapply", "--tree", toy.tree).code == 0
+    stated.write_text(f"__version__ = version = {version!r}\n")
+    assert snapshot(toy.tree) == before
+
+
+def test_foreign_files_of_another_version_are_told_by_that_version(
+    toy: Toy, overlay: Overlay
+) -> None:
     toy.file("sglang/_version.py").write_text("__version__ = version = '1.2.2'\n")
+    toy.file("sglang/srt/choices.py").write_text("of another release\n")
     before = snapshot(toy.tree)
     for verb in ("status", "plan", "apply", "unapply"):
         refused = overlay(verb, "--tree", toy.tree)
         assert refused.code == 5
-        assert "1.2.2" in refused.err
-        assert "1.2.3" in refused.err
-    wheel = ("--from-wheel", toy.wheel)
-    assert overlay("unapply", "--tree", toy.tree, *wheel).code == 5
+        assert "states sglang 1.2.2, the pin is 1.2.3" in refused.err
+    assert snapshot(toy.tree) == before
+
+
+def test_a_neighbour_that_breaks_the_contract_is_refused(toy: Toy, overlay: Overlay) -> None:
+    (toy.pin.folder / "contract.toml").write_text(
+        '[[entry]]\nfile = "sglang/srt/neighbour.py"\nsymbol = "leaned_on"\nneeded_by = "a.py: b"\n'
+    )
+    toy.file("sglang/srt/neighbour.py").write_text("def leaned_on(): ...\n")
+    assert overlay("apply", "--tree", toy.tree).code == 0
+    toy.file("sglang/srt/neighbour.py").write_text("def renamed(): ...\n")
+    before = snapshot(toy.tree)
+    for verb in ("apply", "verify"):
+        refused = overlay(verb, "--tree", toy.tree)
+        assert refused.code == 30
+        assert "sglang/srt/neighbour.py: leaned_on is not as sglang 1.2.3 has it" in refused.err
+    assert snapshot(toy.tree) == before
+
+
+def test_a_file_that_no_lock_knows_stops_apply(toy: Toy, overlay: Overlay) -> None:
+    (toy.pin.repository / "overlay/sglang/srt/compact/added.py").write_text("new = 1\n")
+    before = snapshot(toy.tree)
+    refused = overlay("apply", "--tree", toy.tree)
+    assert refused.code == 1
+    assert "sglang/srt/compact/added.py: run `make lock`" in refused.err
     assert snapshot(toy.tree) == before
 
 

@@ -126,6 +126,10 @@ def test_verify_stops_at_a_state_that_is_not_whole(toy: Toy, overlay: Overlay) -
 
 def test_verify_without_an_interpreter_could_not_import(toy: Toy, overlay: Overlay) -> None:
     refused = overlay("verify", "--tree", toy.tree)
+    assert refused.code == 3
+    assert "is not applied: run `make apply`" in refused.err
+    overlay("apply", "--tree", toy.tree)
+    refused = overlay("verify", "--tree", toy.tree)
     assert refused.code == 6
     assert "ci/venv.sh" in refused.err
 

@@ -51,9 +51,11 @@ def test_a_foreign_file_is_named(toy: Toy, doctor: Doctor) -> None:
 
 def test_another_release_is_told_from_a_broken_one(toy: Toy, doctor: Doctor) -> None:
     toy.file("sglang/_version.py").write_text("__version__ = '9.9.9'\n")
+    assert doctor()["overlay"]["found"] == "not applied"
+    toy.file("sglang/srt/choices.py").write_text("of another release\n")
     line = doctor()["overlay"]
     assert "states sglang 9.9.9" in line["found"]
-    assert "--pin" in line["remedy"]
+    assert "PIN=" in line["remedy"]
 
 
 def test_sglang_uninstalled_under_the_overlay_is_recognised(

@@ -52,9 +52,71 @@ def test_served_arguments_are_well(doctor: Doctor, arguments: list[str]) -> None
     assert doctor(*SERVES, *arguments)["server"]["mark"] == "ok"
 
 
-def test_a_bf16_pool_is_said_to_be_stock(doctor: Doctor) -> None:
-    line = doctor("--attention-backend", NAME)["server"]
+@pytest.mark.parametrize("more", [[], ["--dcp-size", "8"], ["--enable-unified-memory"]])
+def test_a_bf16_pool_is_said_to_be_stock_whatever_else_is_asked_for(
+    doctor: Doctor, more: list[str]
+) -> None:
+    line = doctor("--attention-backend", NAME, "--kv-cache-dtype", "bfloat16", *more)["server"]
     assert line["mark"] == "note" and "stock" in line["found"]
+
+
+def test_a_cache_dtype_that_is_missing_is_to_be_added(doctor: Doctor) -> None:
+    line = doctor("--attention-backend", NAME)["server"]
+    assert line["mark"] == "fix" and "--kv-cache-dtype fp8_e4m3" in line["remedy"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config", "server.yaml"],
+        ["--config=server.yaml"],
+        ["--json-model-override-args", "{}"],
+        ["--speculative-algo", "EAGLE", "--speculative-eagle-topk", "4"],
+        ["--enable-pdm"],
+        ["--dcp-s", "2"],
+        ["--model-path", "zai-org/GLM-5"],
+    ],
+)
+def test_what_the_table_can_not_judge_is_never_well(doctor: Doctor, arguments: list[str]) -> None:
+    line = doctor(*SERVES, *arguments)["server"]
+    assert line["mark"] != "ok"
+
+
+def test_a_config_that_is_broken_is_not_judged(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    line = doctor(*SERVES, "--model-path", str(tmp_path))["server"]
+    assert (line["mark"], line["found"][:10]) == ("note", "not judged")
+
+
+def test_what_sglang_picks_by_card_or_checkpoint_is_not_judged(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    states: list[dict[str, Any]] = [{"index_topk": 2048}, {"quantization_config": {}}]
+    for fields in states:
+        model = config(tmp_path, kv_lora_rank=512, **fields)
+        found = doctor("--attention-backend", NAME, "--model-path", model)["server"]
+        assert found["mark"] == "note" and "give --kv-cache-dtype" in found["found"]
+
+
+def test_a_prefill_role_has_quantised_rows_whatever_decode_asks_for(
+    overlay: Overlay, python: Path, tmp_path: Path
+) -> None:
+    model = config(tmp_path, kv_lora_rank=512, index_topk=2048)
+    arguments = [*SERVES, "--model-path", model, "--disable-prefill-cuda-graph"]
+    arguments += ["--dsa-decode-backend", "trtllm", "--disaggregation-mode", "prefill"]
+    assert "656 bytes" in overlay("doctor", "--python", python, "--", *arguments).out
+
+
+@pytest.mark.parametrize(
+    ("fields", "mark"), [({"index_topk": 512}, "fix"), ({"hidden_size": 4096}, "note")]
+)
+def test_a_model_without_a_latent_is_told_in_one_line(
+    overlay: Overlay, python: Path, tmp_path: Path, fields: dict[str, int], mark: str
+) -> None:
+    arguments = ["--python", python, "--json", "--", *SERVES]
+    result = overlay("doctor", *arguments, "--model-path", config(tmp_path, **fields))
+    lines = [one for one in json.loads(result.out) if one["subject"] in ("model", "server")]
+    assert [line["mark"] for line in lines] == [mark]
 
 
 def test_a_server_with_another_backend_is_told_the_flag(overlay: Overlay, python: Path) -> None:
@@ -73,17 +135,6 @@ def test_a_models_config_tells_its_head_dims(doctor: Doctor, tmp_path: Path) -> 
     assert "256 + 32" in line["found"]
     nested = config(tmp_path, text_config={"kv_lora_rank": 512, "qk_rope_head_dim": 0})
     assert "512 + 0" in doctor(*SERVES, "--model", nested)["server"]["found"]
-
-
-@pytest.mark.parametrize("rank", [None, "512", [512]])
-def test_a_rank_that_is_no_number_is_left_out(doctor: Doctor, tmp_path: Path, rank: Any) -> None:
-    model = config(tmp_path, kv_lora_rank=rank)
-    assert doctor(*SERVES, "--model-path", model)["server"]["mark"] == "ok"
-
-
-def test_a_model_without_a_rank_is_asked_whether_it_is_mla(doctor: Doctor, tmp_path: Path) -> None:
-    line = doctor(*SERVES, "--model-path", config(tmp_path, hidden_size=4096))["model"]
-    assert line["mark"] == "note" and "is it an MLA model?" in line["found"]
 
 
 @pytest.mark.parametrize(
@@ -116,12 +167,6 @@ def test_the_heads_of_a_rank_decide_where_triton_is_too_old_for_the_kernel(
     assert doctor(*SERVES)["strategy"]["found"].startswith("gather")
     assert doctor(*arguments)["strategy"]["found"].startswith("gather")
     assert doctor(*arguments, "--tp-size", "8")["strategy"]["found"].startswith("direct")
-
-
-def test_a_model_that_is_no_folder_is_assumed_and_said(doctor: Doctor) -> None:
-    found = doctor(*SERVES, "--model-path", "someone/some-model")
-    assert found["model"]["mark"] == "note"
-    assert found["server"]["mark"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +202,7 @@ def test_a_dsa_models_default_rows_depend_on_the_card(
     raw: bool,
 ) -> None:
     card(capability, "13.0")
-    model = config(tmp_path, index_topk=2048)
+    model = config(tmp_path, kv_lora_rank=512, index_topk=2048)
     arguments = [*SERVES, "--model-path", model, "--disable-prefill-cuda-graph"]
     result = overlay("doctor", "--python", python, "--", *arguments)
     assert ("656 bytes" not in result.out) is raw

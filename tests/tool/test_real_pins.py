@@ -27,12 +27,17 @@ def wheel(release: str) -> Path:
 
 
 def unpack(release: str, root: Path, seams_only: bool = True) -> None:
-    """Unpack a wheel, or only what states its version and what the locks name."""
-    paths = {entry.path for pin in PINS for entry in Pin(REPOSITORY, pin).lock().entries}
-    paths |= {"sglang/__init__.py", "sglang/_version.py", "sglang/version.py"}
+    """Unpack a wheel, or only its modules of sglang.srt and what states its version."""
+    paths = {"sglang/__init__.py", "sglang/_version.py", "sglang/version.py"}
     with zipfile.ZipFile(wheel(release)) as archive:
         names = archive.namelist()
-        archive.extractall(root, [n for n in names if n in paths] if seams_only else None)
+        archive.extractall(
+            root, [n for n in names if n in paths or is_module(n)] if seams_only else None
+        )
+
+
+def is_module(name: str) -> bool:
+    return name.startswith(("sglang/srt/", "sglang/kernels/")) and name.endswith(".py")
 
 
 def overlay(verb: str, release: str, *arguments: object) -> int:

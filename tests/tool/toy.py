@@ -125,6 +125,8 @@ def make(folder: Path, upstream: dict[str, str] | None = None) -> Toy:
     write_files(toy.pin.folder, PATCHES)
     toy.series("# the order matters", *PATCHES)
     (toy.pin.folder.parent / "default").write_text(f"{RELEASE}\n")
+    for folder in (toy.pin.repository, toy.pin.folder):  # what the overlay depends on: nothing yet
+        (folder / "contract.toml").touch()
     write_files(toy.repository / "overlay", OVERLAY)
     pin_wheel(toy, wheel)
     return toy

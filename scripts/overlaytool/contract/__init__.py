@@ -28,7 +28,8 @@ from typing import Literal
 
 from overlaytool.contract.predicates import PREDICATES
 from overlaytool.contract.symbols import Modules, Read
-from overlaytool.errors import Refusal
+from overlaytool.errors import Exit, Refusal
+from overlaytool.pin import Pin
 
 Verdict = Literal["held", "changed", "gone", "unread"]
 
@@ -65,6 +66,26 @@ def load(path: Path, table: str = "entry") -> list[Entry]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ContractError(f"{path} is not a readable contract: {error}") from error
     return [_entry(path, row) for row in rows]
+
+
+def of_pin(pin: Pin, table: str = "entry") -> list[Entry]:
+    """The rows of the overlay's contract, then those of a pin's."""
+    files = (pin.repository / "contract.toml", pin.folder / "contract.toml")
+    return [entry for file in files for entry in load(file, table)]
+
+
+def require(pin: Pin, target: Read) -> None:
+    """Raises `Refusal` (30) where a file of sglang breaks the contract, in one sentence."""
+    entries = [entry for entry in of_pin(pin) if entry.file.startswith("sglang/")]
+    broken = [finding for finding in check(entries, target) if finding.verdict != "held"]
+    if broken:
+        first, more = broken[0], f" and {len(broken) - 1} more" if broken[1:] else ""
+        raise Refusal(
+            f"{first.file}: {first.symbol} is not as sglang {pin.release} has it{more}, and "
+            f"{first.needed_by.partition(':')[0]} depends on it: use sglang {pin.release} as it "
+            "was released",
+            Exit.CONTRACT,
+        )
 
 
 def _entry(path: Path, row: dict[str, object]) -> Entry:

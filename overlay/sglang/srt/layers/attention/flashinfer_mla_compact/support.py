@@ -21,6 +21,7 @@ UNCAST_DTYPES = ("bfloat16", "float16")
 
 EXPERIMENTAL_VARIABLE = "FLASHINFER_ALLOW_EXPERIMENTAL_AUTO_BACKENDS"
 PLAN_STREAM_VARIABLE = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
+GLUE_GRAPH_VARIABLE = "SGLANG_ENABLE_METADATA_GLUE_GRAPH"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Facts:
         prefill_graph: "breakable", "tc_piecewise", "full" or "disabled".
         topk: speculative_eagle_topk; 0 without speculative decoding.
         experimental: FlashInfer may choose among its experimental backends, too.
+        cp_size: attn_cp_size, the ranks that share the prefill of a prompt.
         plan_stream: speculative steps are planned on a stream of their own.
+        glue_graph: plans are recorded into a graph.
     """
 
     kv_lora_rank: int = KV_LORA_RANK
@@ -46,11 +49,13 @@ class Facts:
     is_dsa: bool = False
     prefill_graph: str = "disabled"
     dcp_size: int = 1
+    cp_size: int = 1
     unified_memory: bool = False
     pdmux: bool = False
     topk: int = 0
     experimental: bool = False
     plan_stream: bool = False
+    glue_graph: bool = False
 
 
 def allows_experimental(environment: Mapping[str, str] = os.environ) -> bool:
@@ -58,9 +63,9 @@ def allows_experimental(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get(EXPERIMENTAL_VARIABLE) == "1"
 
 
-def has_plan_stream(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether sglang plans speculative steps on a stream of their own; read as sglang reads it."""
-    return environment.get(PLAN_STREAM_VARIABLE, "").lower() in ("true", "1", "yes", "y")
+def is_set(variable: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a variable of sglang's is switched on; read as sglang reads it."""
+    return environment.get(variable, "").lower() in ("true", "1", "yes", "y")
 
 
 def casts_keys(facts: Facts) -> bool:
@@ -113,8 +118,8 @@ def _pool(facts: Facts) -> str | None:
 
 
 def _dsa_rows(facts: Facts) -> str | None:
-    if facts.kv_cache_dim == facts.kv_lora_rank + facts.qk_rope_head_dim:
-        return None
+    if facts.kv_cache_dim == facts.kv_lora_rank + facts.qk_rope_head_dim or _head_dims(facts):
+        return None  # no flag helps other sizes
     return (
         f"the pool's rows hold {facts.kv_cache_dim} bytes, the quantised DSA layout: add "
         "--dsa-prefill-backend trtllm --dsa-decode-backend trtllm, which selects raw 576-byte rows "
@@ -123,7 +128,7 @@ def _dsa_rows(facts: Facts) -> str | None:
 
 
 def _dsa_graph(facts: Facts) -> str | None:
-    if not facts.is_dsa or facts.prefill_graph == "disabled":
+    if not facts.is_dsa or facts.prefill_graph == "disabled" or _head_dims(facts):
         return None
     return (
         f"a DSA model under a {facts.prefill_graph} prefill graph meets an indexer without "
@@ -138,6 +143,15 @@ def _context_parallel(facts: Facts) -> str | None:
     return (
         f"decode context parallelism of size {facts.dcp_size} is not served: start with "
         "--dcp-size 1."
+    )
+
+
+def _prefill_context_parallel(facts: Facts) -> str | None:
+    if facts.cp_size <= 1:
+        return None
+    return (
+        f"context parallelism of size {facts.cp_size} in prefill is not served: start without "
+        "--attn-cp-size and --enable-prefill-cp."
     )
 
 
@@ -175,14 +189,25 @@ def _plan_stream(facts: Facts) -> str | None:
     )
 
 
+def _glue_graph(facts: Facts) -> str | None:
+    if not facts.glue_graph:
+        return None
+    return (
+        f"{GLUE_GRAPH_VARIABLE} records the plan of a step into a graph, which repeats the rows of "
+        "that step: start without this variable."
+    )
+
+
 _CHECKS = (
     _head_dims,
     _pool,
     _dsa_rows,
     _dsa_graph,
     _context_parallel,
+    _prefill_context_parallel,
     _multiplexing,
     _speculation,
     _planning,
     _plan_stream,
+    _glue_graph,
 )

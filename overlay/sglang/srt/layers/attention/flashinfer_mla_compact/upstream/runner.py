@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..support import HEAD_DIM, Facts, allows_experimental, has_plan_stream
+from ..support import (
+    GLUE_GRAPH_VARIABLE,
+    HEAD_DIM,
+    PLAN_STREAM_VARIABLE,
+    Facts,
+    allows_experimental,
+    is_set,
+)
 from .pools import mla_pool
 from .settings import (
     get_disagg,
@@ -32,11 +39,13 @@ def runner_facts(runner: Any) -> Facts:
             getattr(get_exec().graph.cuda_graph_config.prefill, "backend", "disabled")
         ),
         dcp_size=get_parallel().attn_dcp_size,
+        cp_size=get_parallel().attn_cp_size,
         unified_memory=bool(get_memory().enable_unified_memory),
         pdmux=bool(get_disagg().enable_pdmux),
         topk=int(get_spec().speculative_eagle_topk or 0),
         experimental=allows_experimental(),
-        plan_stream=has_plan_stream(),
+        plan_stream=is_set(PLAN_STREAM_VARIABLE),
+        glue_graph=is_set(GLUE_GRAPH_VARIABLE),
     )
 
 

@@ -57,6 +57,10 @@ class Parallel:
     attn_dcp_size = 1
 
     @property
+    def attn_cp_size(self) -> int:
+        return int(get_global_server_args().attn_cp_size)
+
+    @property
     def tp_rank(self) -> int:
         return int(get_tp_group().rank_in_group)
 
