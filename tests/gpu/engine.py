@@ -30,8 +30,9 @@ NOPE, ROPE = 512, 64
 DIM = NOPE + ROPE
 MODEL_DTYPE = torch.bfloat16
 
-# The runner's module states the size of this group, and upstream's dense cases its rank.
-RANK = get_parallel().override(attn_dcp_rank=0)
+# The runner's module states the size of one group, and upstream's dense cases its rank; no group
+# shares a prefill.
+RANK = get_parallel().override(attn_dcp_rank=0, attn_cp_size=1)
 RANK.__enter__()
 
 
