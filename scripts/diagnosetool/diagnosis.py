@@ -16,11 +16,12 @@ from diagnosetool.kernels import (
     family,
     is_attention,
 )
-from diagnosetool.steps import Steps, find_steps, marks_a_step
+from diagnosetool.steps import DECODE_MODES, Steps, find_steps, marks_a_step
 from diagnosetool.stream import EventStream
 from diagnosetool.timeline import KERNEL_LIMIT, Kernel, Timeline, read_timeline
 
 IDLE = "GPU idle"
+COPIES_DOMINATE = 0.4  # of a step: then no cast is not the answer
 
 
 class Verdict(StrEnum):
@@ -92,13 +93,43 @@ def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
         remedy = "profile with the GPU activity on, until the server has decoded some tokens"
         return replace(blank, reason=reason, remedy=remedy)
     steps, layers = steps_and_layers(timeline)
-    return _measured(blank, steps, layers, timeline) if steps else blank
+    if steps:
+        return _measured(blank, steps, layers, timeline)
+    reason, remedy = _why_no_step(timeline) or (blank.reason, blank.remedy)
+    return replace(blank, reason=reason, remedy=remedy)
+
+
+def _why_no_step(timeline: Timeline) -> tuple[str, str] | None:
+    """A reason that sglang's marks give, and its remedy."""
+    modes = {span.mode for span in timeline.spans} | timeline.host_modes
+    if modes and not modes & set(DECODE_MODES):
+        reason = f"no decode step: sglang marked no decode, only {', '.join(sorted(modes))}"
+        return reason, "profile while the server decodes"
+    if not modes or any(is_attention(kernel.name) for kernel in timeline.kernels):
+        return None
+    names = ", ".join(_dearest(timeline.kernels))
+    reason = (
+        f"the server decodes, by attention kernels that are not known here; the dearest: {names}"
+    )
+    return reason, "attach the trace to a report"
+
+
+def _dearest(kernels: Sequence[Kernel], count: int = 3) -> list[str]:
+    """Names of the kernels that take most time."""
+    times: dict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        times[kernel.name] += kernel.duration
+    return sorted(times, key=lambda name: -times[name])[:count]
 
 
 def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -> Diagnosis:
     cast = find_cast(steps, layers, timeline.copies)
     attention = _attention(steps)
     verdict, reason, remedy = _verdict(cast, attention)
+    if verdict is Verdict.ABSENT and (share := _copied_share(steps, timeline)) > COPIES_DOMINATE:
+        verdict = Verdict.UNKNOWN
+        reason = f"large copies take {share:.0%} of a step, but not one in every layer"
+        remedy = "profile some more steps, or attach the trace to a report"
     return replace(
         blank,
         verdict=verdict,
@@ -114,11 +145,23 @@ def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -
     )
 
 
+def _copied_share(steps: Steps, timeline: Timeline) -> float:
+    """The share of the steps' time that large copies take."""
+    copied = sum(
+        kernel.duration
+        for step in steps.steps
+        for kernel in step.kernels
+        if is_large_copy(kernel, timeline.copies)
+    )
+    return copied / max(sum(step.length for step in steps.steps), 1e-9)
+
+
 def device_name(header: dict[str, Any]) -> str:
     """The GPU's name from the trace's header; "unknown GPU" where it is not there."""
     devices = header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
-    return str(first.get("name", "unknown GPU")) if isinstance(first, dict) else "unknown GPU"
+    name = first.get("name") if isinstance(first, dict) else None
+    return str(name or "unknown GPU")
 
 
 def steps_and_layers(timeline: Timeline) -> tuple[Steps | None, int]:

@@ -7,13 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 
 from diagnosetool.kernels import PREFILL, family
 from diagnosetool.timeline import Kernel, Timeline
 
 DECODE_MODES = ("TARGET_VERIFY", "DECODE")
 MOST_LAYERS = 256
+# What repeats every few layers is a pattern within one pass.
+LEAST_REPEATED = 6
 # A step this much longer than the median one has something else inside, such as a prefill.
 TYPICAL = 1.5
 
@@ -59,7 +61,8 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
     `layer_marks` says of a kernel whether it is the one that each layer runs once.
     """
     kernels = timeline.kernels
-    if timeline.spans and not any(span.mode in DECODE_MODES for span in timeline.spans):
+    modes = {span.mode for span in timeline.spans} or timeline.host_modes
+    if modes and not modes & set(DECODE_MODES):
         return None  # sglang marked its passes, and none of them decodes
     finders: tuple[tuple[str, Callable[[], Bounds]], ...] = (
         ("sglang's step spans", lambda: _from_spans(timeline)),
@@ -67,7 +70,8 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
         ("the repetition of kernels", lambda: _from_repetition(kernels, layer_marks)),
     )
     for source, finder in finders:
-        steps = Steps(source, _typical(_cut(kernels, finder())))
+        whole = [bounds for bounds in finder() if bounds[2] <= timeline.whole_until]
+        steps = Steps(source, _typical(_single(_cut(kernels, whole), layer_marks)))
         if steps.steps and marks_a_step(steps, layer_marks) >= 2:
             return steps
     return None
@@ -125,9 +129,9 @@ def _from_repetition(kernels: Sequence[Kernel], layer_marks: LayerMarks) -> Boun
             layers, times = gaps.most_common(1)[0]
             if 2 <= layers <= MOST_LAYERS and times >= 0.8 * gaps.total():
                 votes[layers].append(name)
-    if not votes:
+    layers = max(votes, default=0)
+    if layers < LEAST_REPEATED:
         return []
-    layers = max(votes)
     marker = max(votes[layers], key=lambda name: len(ranks[name]))
     return [
         (start, end, end)
@@ -161,6 +165,13 @@ def _cut(kernels: Sequence[Kernel], bounds: Bounds) -> list[Step]:
             forward = kernels[first : bisect_left(starts, end)]
             steps.append(Step(start, inside, forward, following - start))
     return steps
+
+
+def _single(steps: list[Step], layer_marks: LayerMarks) -> list[Step]:
+    """The steps without another one inside, whose own mark was lost with an end of the file."""
+    marks = [sum(layer_marks(kernel) for kernel in step.kernels) for step in steps]
+    usual = median_low(marks) if marks else 0
+    return [step for step, count in zip(steps, marks, strict=True) if count <= TYPICAL * usual]
 
 
 def _typical(steps: list[Step]) -> list[Step]:

@@ -57,6 +57,8 @@ class Timeline:
         lane: process id and device number of the device that is kept, the first in the file.
         devices: how many devices the trace holds.
         kernels_left_out: kernels of that device beyond KERNEL_LIMIT.
+        whole_until: where what was left out begins, in microseconds; a step is whole before it.
+        host_modes: modes of the passes that sglang named on the host's timeline.
         odd: events with a field that no profiler writes, left out.
     """
 
@@ -66,6 +68,8 @@ class Timeline:
     lane: tuple[Any, Any] = (None, None)
     devices: int = 0
     kernels_left_out: int = 0
+    whole_until: float = math.inf
+    host_modes: set[str] = field(default_factory=set)
     odd: int = 0
 
 
@@ -84,6 +88,8 @@ def read_timeline(stream: EventStream) -> Timeline:
                     _add_kernel(timeline, event, names)
             elif category == "gpu_user_annotation":
                 _add_span(spans.setdefault(event.get("pid"), []), event)
+            elif category == "user_annotation":
+                _add_mode(timeline.host_modes, str(event.get("name")))
             elif category == "cpu_op" and event.get("name") == "aten::copy_":
                 _add_copy(timeline.copies, event)
         except ODD_FIELD:
@@ -92,6 +98,8 @@ def read_timeline(stream: EventStream) -> Timeline:
     timeline.devices = len(lanes)
     timeline.kernels.sort()
     timeline.spans = _merged(spans.get(timeline.lane[0], []))
+    if stream.truncated and timeline.kernels:
+        timeline.whole_until = min(timeline.whole_until, timeline.kernels[-1].start)
     return timeline
 
 
@@ -124,6 +132,7 @@ def arguments_of(event: Event) -> dict[str, Any]:
 def _add_kernel(timeline: Timeline, event: Event, names: dict[str, str]) -> None:
     if len(timeline.kernels) == KERNEL_LIMIT:
         timeline.kernels_left_out += 1
+        timeline.whole_until = min(timeline.whole_until, time_of(event, "ts"))
         return
     arguments = arguments_of(event)
     name = str(event.get("name"))
@@ -140,11 +149,21 @@ def _add_kernel(timeline: Timeline, event: Event, names: dict[str, str]) -> None
 
 
 def _add_span(spans: list[Span], event: Event) -> None:
-    name = str(event.get("name"))
-    if name.startswith(STEP_SPAN):
+    if mode := _mode(str(event.get("name"))):
         start = time_of(event, "ts")
-        mode = name.removeprefix(STEP_SPAN).rstrip("]").split(" ")[0]
         spans.append(Span(start, start + _duration(event), mode))
+
+
+def _add_mode(modes: set[str], name: str) -> None:
+    if mode := _mode(name):
+        modes.add(mode)
+
+
+def _mode(name: str) -> str:
+    """The mode of a pass that sglang named, such as DECODE of "step[DECODE bs=4]"; else ""."""
+    if not name.startswith(STEP_SPAN):
+        return ""
+    return name.removeprefix(STEP_SPAN).rstrip("]").split(" ")[0]
 
 
 def _merged(spans: list[Span]) -> list[Span]:
