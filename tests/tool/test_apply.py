@@ -185,6 +185,23 @@ def test_a_file_that_no_lock_knows_stops_apply(toy: Toy, overlay: Overlay) -> No
     assert snapshot(toy.tree) == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="another owner needs root")
+def test_owner_group_and_modes_of_what_is_new_follow_the_tree(toy: Toy, overlay: Overlay) -> None:
+    for folder, _, files in os.walk(toy.tree):
+        for path in (Path(folder), *(Path(folder, file) for file in files)):
+            path.chmod(0o775 if path.is_dir() else 0o664)
+            os.chown(path, 1234, 4321)
+    umask = os.umask(0o077)
+    try:
+        assert overlay("apply", "--tree", toy.tree).code == 0
+    finally:
+        os.umask(umask)
+    found = {path: path.stat() for path in toy.tree.rglob("*")}
+    assert {(state.st_uid, state.st_gid) for state in found.values()} == {(1234, 4321)}
+    assert {s.st_mode & 0o777 for path, s in found.items() if path.is_dir()} == {0o775}
+    assert {s.st_mode & 0o777 for path, s in found.items() if path.is_file()} == {0o664}
+
+
 def test_a_local_version_is_the_same_version(toy: Toy, overlay: Overlay) -> None:
     toy.file("sglang/_version.py").write_text("__version__ = version = '1.2.3+cu130'\n")
     assert overlay("apply", "--tree", toy.tree).code == 0
