@@ -120,12 +120,14 @@ def _stage(target: Path, data: bytes | None) -> None:
     if data is None:
         return
     _make_folder(target.parent)
-    fd = os.open(_staged(target), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    staged = _staged(target)
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
         plain = os.path.lexists(target) and not target.is_symlink()
-        _follow(fd, target.lstat() if plain else target.parent.stat(), 0o7777 if plain else 0o666)
+        like, bits = (target.lstat(), 0o7777) if plain else (target.parent.stat(), 0o666)
+        _follow(staged, like, bits)
         os.fsync(fd)
 
 
@@ -136,12 +138,12 @@ def _make_folder(folder: Path) -> None:
         _follow(folder, folder.parent.stat(), 0o7777)
 
 
-def _follow(new: int | Path, like: os.stat_result, bits: int) -> None:
+def _follow(new: Path, like: os.stat_result, bits: int) -> None:
     """Give what is new the owner and the mode of what the tree has, whatever the umask says."""
     if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
         with contextlib.suppress(PermissionError):
             os.chown(new, like.st_uid, like.st_gid)
-    os.chmod(new, like.st_mode & bits)
+    new.chmod(like.st_mode & bits)
 
 
 def _move(target: Path, data: bytes | None) -> None:

@@ -31,7 +31,7 @@ EXIT_HELP = {
     Exit.VERSION: "the tree holds another release than the pin; nothing was written",
     Exit.UNAVAILABLE: "the wheel could not be had, or the tree could not be imported",
     Exit.BUSY: "another process is changing the tree",
-    Exit.UNWRITABLE: "the tree cannot be read or written; a file that could not be put back is named",
+    Exit.UNWRITABLE: "the tree cannot be read or written; what could not be put back is named",
     Exit.REFRESH: "refresh: a patch moved, merged or is upstream, or upstream fixed its fault",
     Exit.CONFLICT: "a patch conflicts, fits in several places, or its target is gone",
     Exit.CONTRACT: "the contract is broken: upstream changed what the overlay depends on",
