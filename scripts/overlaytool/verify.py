@@ -35,9 +35,8 @@ def hook_points(pin: Pin, tree: Tree, python: str | None) -> tuple[Exit, list[st
 def _test_environment(pin: Pin) -> str:
     """The interpreter of `.venv`, which ci/venv.sh makes or leaves alone."""
     script = pin.repository / "ci" / "venv.sh"
-    environment = {**os.environ, "PYTHON": sys.executable}
     try:
-        subprocess.run([str(script)], env=environment, stdout=sys.stderr, check=True)
+        subprocess.run([str(script)], stdout=sys.stderr, check=True)
     except (OSError, subprocess.CalledProcessError):
         message = f"{script} makes no test environment: name an interpreter with --python"
         raise Refusal(message, Exit.UNAVAILABLE) from None
