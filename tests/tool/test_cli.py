@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ import pytest
 from carrytool import cli as carry
 from overlaytool import verify
 from overlaytool.cli import VERBS, main
+from overlaytool.errors import EXIT_HELP, Exit
 from overlaytool.pin import REPOSITORY
 
 from tests.tool.conftest import Overlay
@@ -112,6 +114,13 @@ def test_the_help_of_each_verb_lists_its_exit_codes(
     assert "exit codes:\n  0    " in help_text
     assert "\n  2    usage error" in help_text
     assert "\n  130  interrupted" in help_text
+
+
+def test_the_page_has_the_exit_codes_of_the_help() -> None:
+    page = (REPOSITORY / "docs/install.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE))
+    codes = {code for verb in VERBS.values() for code in verb.codes} | {Exit.INTERRUPTED}
+    assert rows == {str(code.value): EXIT_HELP[code] for code in codes}
 
 
 def test_json_tells_the_state_that_was_found_and_what_changed(toy: Toy, overlay: Overlay) -> None:
