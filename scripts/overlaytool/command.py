@@ -51,18 +51,11 @@ class Parser(argparse.ArgumentParser):
         super().error(as_typed(message))
 
 
-class _Version(argparse.Action):
-    """Reads the version where it is asked for: a copy of the scripts alone runs as well."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-        print(f"{parser.prog} {project['version']}")
-        parser.exit()
-
-
 def version(sub: argparse.ArgumentParser) -> None:
-    """Give a parser --version."""
-    sub.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    """Give a parser --version; a copy of the scripts alone states none."""
+    file = REPOSITORY / "pyproject.toml"
+    stated = tomllib.loads(file.read_text())["project"]["version"] if file.exists() else "unknown"
+    sub.add_argument("--version", action="version", version=f"%(prog)s {stated}")
 
 
 def parser(tool: str, description: str, verbs: dict[str, Verb]) -> argparse.ArgumentParser:
@@ -81,6 +74,7 @@ def fill(sub: argparse.ArgumentParser, verb: Verb) -> None:
     sub.description = f"{verb.help[0].upper()}{verb.help[1:]}."
     sub.epilog = f"exit codes:\n{codes}"
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    version(sub)
     sub.add_argument("--pin", metavar="RELEASE", help="the pinned release (patches/default)")
     if verb.options:
         verb.options(sub)

@@ -66,9 +66,11 @@ def _staging(folder: Path) -> Iterator[Path]:
         fcntl.flock(held, fcntl.LOCK_EX)
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
-        yield staging
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
         os.close(held)
 
 
@@ -128,20 +130,24 @@ def unpack(pin: Pin, lock: Lock) -> tuple[Path, bool]:
     A tree that is there is kept. Raises `Refusal` (6) where it lacks files of its wheel, or was
     unpacked for another Python.
     """
+    unpacked = not pin.tree.is_dir() and _unpack(pin, lock)
+    _refuse_unfit(pin.tree)
+    return pin.tree, unpacked
+
+
+def _unpack(pin: Pin, lock: Lock) -> bool:
+    """Unpack the wheel, unless another process has done it by now."""
+    fitting = {name: sha256 for name, sha256 in lock.wheels.items() if _fits(name)}
+    if not fitting:
+        message = f"sglang {lock.version} has no wheel for {_HERE}: run this with another Python"
+        raise Refusal(message, Exit.UNAVAILABLE)
     with _staging(pin.tree.parent) as staging:
         if pin.tree.is_dir():
-            _refuse_unfit(pin.tree)
-            return pin.tree, False
-        fitting = {name: sha256 for name, sha256 in lock.wheels.items() if _fits(name)}
-        if not fitting:
-            message = (
-                f"sglang {lock.version} has no wheel for {_HERE}: run this with another Python"
-            )
-            raise Refusal(message, Exit.UNAVAILABLE)
+            return False
         with zipfile.ZipFile(wheel(pin, lock.version, fitting)) as archive:
             archive.extractall(staging / "tree")
         (staging / "tree").replace(pin.tree)
-    return pin.tree, True
+    return True
 
 
 def _fits(tags: str) -> bool:
