@@ -89,7 +89,7 @@ def test_what_make_asked_is_answered_in_its_words(
     assert "required: TO=" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tool", ["overlay", "carry"])
+@pytest.mark.parametrize("tool", ["overlay", "carry", "doctor"])
 def test_each_tool_states_its_version(tool: str) -> None:
     command = [sys.executable, str(REPOSITORY / "scripts" / tool), "--version"]
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
