@@ -4,12 +4,12 @@
 # usage: bench/gpu.sh STEP...
 #   model    make the benchmark model
 #   tokens   stock, compact and a wrong row: tokens and TPOT
-#   bf16     compact, BF16 KV and FlashMLA by turns
-#   fp8      compact and Triton by turns
-#   prefix   time to first token after a cached prefix, compact and BF16 KV by turns; a trace of each
+#   bf16     compact, BF16 KV and FlashMLA, interleaved
+#   fp8      compact and Triton, interleaved
+#   prefix   time to first token after a cached prefix, compact and BF16 KV, interleaved; a trace
 #   prefill-graph  the same without a prefix, under breakable prefill graphs
-#   pool     compact at pools of 131,072 and 2,000,000 by turns
-#   kernels  attention alone, each strategy by turns
+#   pool     compact at pools of 131,072 and 2,000,000, interleaved
+#   kernels  attention alone, strategies interleaved
 #   verify   the same for verify steps of several query tokens a request
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)

@@ -48,7 +48,7 @@ def microseconds(folder: Path) -> str:
 
 
 def ratios(folder: Path) -> str:
-    """Ratios of replays by turns, the bytes moved against the card's, and the error."""
+    """Ratios of interleaved replays, the bytes moved against the card's, and the error."""
     points = _points(folder)
     if not points:
         return MISSING
@@ -59,7 +59,7 @@ def ratios(folder: Path) -> str:
 
 
 def verify(folder: Path) -> str:
-    """Microseconds of one layer's verify attention, and ratios of replays by turns."""
+    """Microseconds of one layer's verify attention, and ratios of interleaved replays."""
     points = sorted(read(folder / VERIFY), key=place)
     if not points:
         return MISSING
@@ -79,7 +79,7 @@ def host(folder: Path) -> list[str]:
     """The lines of kernels.json and verify.json among the hosts."""
     return [
         f"- `{name}`: {versions_of(point['host'])}; pool {point['pool_rows']}; "
-        f"{_turns(point)} replays of each graph by turns"
+        f"{_turns(point)} interleaved replays of each graph"
         for name in (KERNELS, VERIFY)
         for point in sorted(read(folder / name), key=place)[:1]
     ]
@@ -117,8 +117,8 @@ def _of_floor(point: dict[str, Any]) -> str:
 
 
 def _of_copy(point: dict[str, Any]) -> str:
-    tells = "gather-alone" in middles(point) and point["floor_us"] >= 1
-    return f"{share_of_copy(point):.0%}" if tells else "-"
+    moves = "gather-alone" in middles(point) and point["floor_us"] >= 1
+    return f"{share_of_copy(point):.0%}" if moves else "-"
 
 
 def _error_cell(entries: dict[str, Any]) -> str:

@@ -40,7 +40,7 @@ class Plan:
         setups, loads: every setup is measured under every load.
         repeats: measured generations, after one that warms up.
         tokens: tokens to generate.
-        interleave: all engines at once, measured by turns.
+        interleave: all engines at once, their repeats interleaved.
         logs: folder for what the engines print.
         trace: folder for a profiler trace of each engine, under the first load; None: no trace.
     """

@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--interleave",
         action="store_true",
-        help="start all engines at once and measure them by turns, for ratios (needs the memory)",
+        help="start all engines at once, repeats interleaved, for ratios (needs the memory)",
     )
     against = verbs.add_parser("compare", help="compare the setups of a file")
     against.add_argument("file", type=Path)

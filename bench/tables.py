@@ -49,7 +49,7 @@ def _tokens_row(results: Results, load: Load) -> list[str]:
 
 
 def ratios(folder: Path) -> str:
-    """Compact against BF16 KV, FlashMLA and Triton: medians of pairs measured by turns."""
+    """Compact against BF16 KV, FlashMLA and Triton: medians of interleaved pairs."""
     files = [results for name in ("bf16", "fp8") if (results := _load(folder, name))]
     if not files:
         return MISSING

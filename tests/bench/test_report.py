@@ -137,7 +137,7 @@ def test_kernels_are_medians_and_what_failed_is_left_out(tmp_path: Path) -> None
 def test_the_host_of_attention_alone_is_named(tmp_path: Path) -> None:
     write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
     text = render("<!-- bench:hosts -->\n<!-- /bench -->", tmp_path)
-    assert "- `kernels.json`: device card; pool 5000; 3 replays of each graph by turns\n" in text
+    assert "- `kernels.json`: device card; pool 5000; 3 interleaved replays of each graph\n" in text
 
 
 def test_kernels_are_compared_by_pairs_and_with_the_floor(tmp_path: Path) -> None:
