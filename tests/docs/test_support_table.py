@@ -97,12 +97,6 @@ def test_a_test_that_one_machine_skips_counts_where_it_ran(tmp_path: Path) -> No
     assert "| small | an earlier one | 0 | 0 | 1 |" in report.machines(results)
 
 
-def test_results_of_two_cards_stand_beside_those_of_one() -> None:
-    """A test that needs two is skipped on one, and counts where it ran."""
-    assert machine.name("NVIDIA H200", 1) == "nvidia-h200"
-    assert machine.name("NVIDIA H200", 2) == "nvidia-h200-x2"
-
-
 def test_a_kit_case_must_pass_with_both_ways_of_reading(tmp_path: Path) -> None:
     row = str(report.Row("a mode", "served", "`kit: decode graph`"))
     passed, failed = ended("passed"), ended("failed")
