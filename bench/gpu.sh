@@ -17,7 +17,7 @@
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: out/results); figures of another card or of other
 #             versions, such as those of bench/results, are refused, and stay
-#   POOL      KV tokens of each engine, but for the step pool (default: 495552, and 300000 in
+#   POOL      KV tokens of each engine, but for the step pool (default: 495552, and 300032 in
 #             the step speculation)
 #   STEP_SECONDS  time after which a step stops, keeping its records (default: 480)
 # exit: 0 done; 1 a check failed; 2 usage, or a host that can't measure; 124 out of time, run the
@@ -128,10 +128,11 @@ for step in "$@"; do
         speculation)
             make_model
             make_draft
+            # A pool of whole pages of FlashMLA; four engines leave no room for the larger one.
             # shellcheck disable=SC2086
             serve speculation.json "bf16 compact flashmla stock" \
                 "1x8192 1x65536 16x8192 32x2048" $together $decode --accept 3 \
-                --pool "${POOL:-300000}" --option max_running_requests=32 \
+                --pool "${POOL:-300032}" --option max_running_requests=32 \
                 --option cuda_graph_bs_decode=[1,16,32]
             ;;
         pool)
