@@ -66,7 +66,7 @@ test-gpu: ## what needs a GPU, with PYTHON= that has torch and flashinfer, to te
 	sed -i -e 's/ hostname="[^"]*"//' -e 's|$(CURDIR)/||g' $$results; exit $$code
 
 bench-gpu: ## measure on this host to out/results, in steps that can be resumed (STEP=<one of them>)
-	@PYTHON=$(python) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix prefill-graph pool kernels verify)
+	@PYTHON=$(python) bench/gpu.sh $(or $(STEP),model tokens bf16 fp8 prefix prefill-graph speculation pool kernels verify)
 
 prove: ## compare stock, compact and BF16 on this card (MODEL=<checkpoint>; default: a small one)
 	@$(python) bench/prove $(if $(MODEL),"$(MODEL)")

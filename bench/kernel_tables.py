@@ -19,6 +19,7 @@ COLUMNS = {
     "gather-fa3": "gather",
     "direct": "direct",
     "direct-portable": "direct, SM80 to 120",
+    "direct-small": "direct, one block an SM",
 }
 VERIFY_COLUMNS = {
     "bf16-fa3": "BF16, fa3",
@@ -43,8 +44,10 @@ def microseconds(folder: Path) -> str:
     points = _points(folder)
     if not points:
         return MISSING
-    header = ["heads : requests x tokens", *COLUMNS.values(), "floor"]
-    return markdown(header, [_microseconds_row(point) for point in points])
+    tried = {name for point in points for name in point["strategies"]}
+    columns = [name for name in COLUMNS if name in tried]
+    header = ["heads : requests x tokens", *(COLUMNS[name] for name in columns), "floor"]
+    return markdown(header, [_microseconds_row(point, columns) for point in points])
 
 
 def ratios(folder: Path) -> str:
@@ -94,9 +97,9 @@ def _points(folder: Path) -> list[dict[str, Any]]:
     return sorted(read(folder / KERNELS), key=place)
 
 
-def _microseconds_row(point: dict[str, Any]) -> list[str]:
+def _microseconds_row(point: dict[str, Any], columns: list[str]) -> list[str]:
     found = middles(point)
-    cells = [f"{found[name]:.1f}" if name in found else "-" for name in COLUMNS]
+    cells = [f"{found[name]:.1f}" if name in found else "-" for name in columns]
     return [point["point"], *cells, f"{point['floor_us']:.1f}"]
 
 

@@ -66,6 +66,7 @@ class Plan:
             "tokens": self.tokens,
             "repeats": self.repeats,
             "interleaved": self.interleave,
+            **({"accepted": self.engine.accepted} if self.engine.accepted else {}),
         }
 
 
@@ -206,7 +207,8 @@ def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) ->
     for worker in workers:
         name = worker.setup.name
         runs = measured[name][1:] or measured[name]  # the first one warmed up
-        fresh = record(name, load, worker.description, runs, asked.answers)
+        answers = None if plan.engine.accepted else asked.answers  # then any token passes
+        fresh = record(name, load, worker.description, runs, answers)
         results.add(fresh, replace=plan.interleave)  # a ratio is of turns of the same run
     results.save()
 
