@@ -9,7 +9,7 @@ where := $(if $(TREE),--tree "$(TREE)") $(if $(PYTHON),--python "$(PYTHON)")
 asked := ASKED_BY=make
 test_python := .venv/bin/python
 python := "$(or $(PYTHON),python3)"
-steps := model tokens bf16 fp8 prefix prefill-graph pool kernels verify
+steps := model tokens bf16 fp8 prefix prefill-graph speculation pool kernels verify
 no_figures := $(if $(RESULTS),$(if $(wildcard $(RESULTS)/*.json),,none))
 bad_steps := $(filter-out $(steps),$(STEP))
 

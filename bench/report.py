@@ -2,9 +2,10 @@
 `bench.kernels`.
 
 A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens,
-tokens-0.5.23, ratios, first-token, launches, pool, proof, goals, kernels, kernel-ratios, verify or
-hosts. What lies between is replaced. A picture stands there in the same way, once it is drawn: its
-NAME is picture- with tokens, bf16, fp8, context, batch, pool or roofline after it.
+tokens-0.5.23, ratios, speculation, first-token, launches, pool, proof, goals, kernels,
+kernel-ratios, verify or hosts. What lies between is replaced. A picture stands there in the same
+way, once it is drawn: its NAME is picture- with tokens, bf16, fp8, context, batch, pool or roofline
+after it.
 
   python -m bench.report             draw the pictures (needs matplotlib), rewrite the tables
   python -m bench.report --check     only tell which files hold other tables or pictures
