@@ -43,12 +43,20 @@ def applied_tree(release: str) -> Path:
     """The folder to put on PYTHONPATH: the wheel of a pin, its patches and the overlay."""
     tree = BUILT / f"sglang-{release}"
     with _alone(f"tree-{release}"):
-        _bring_up_to_date(tree, release)
+        _bring_up_to_date(tree, release, _overlaid(release))
     return tree
 
 
-def _bring_up_to_date(tree: Path, release: str) -> None:
-    overlaid = _overlaid(release)
+@cache
+def pristine_tree(release: str) -> Path:
+    """The same without patches and overlay."""
+    tree = BUILT / f"pristine-{release}"
+    with _alone(f"pristine-{release}"):
+        _bring_up_to_date(tree, release, {})
+    return tree
+
+
+def _bring_up_to_date(tree: Path, release: str, overlaid: Mapping[str, bytes | None]) -> None:
     paths = tree / "overlaid-paths"
     names = "\n".join(sorted(overlaid))
     if not paths.is_file() or paths.read_text() != names:

@@ -26,7 +26,7 @@ def _doctor(pin: Pin, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([asdict(line) for line in lines], indent=2))
     else:
-        print(*lines, sep="\n")
+        print(*(command.as_typed(str(line)) for line in lines), sep="\n")
     return Exit.FAILED if any(line.mark == FIX for line in lines) else Exit.OK
 
 
@@ -47,6 +47,7 @@ DOCTOR = Verb(
 
 def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
     """Look into one installation and return the exit code."""
-    sub = argparse.ArgumentParser(prog="doctor", allow_abbrev=False)
+    tool = command.program("doctor")
+    sub = argparse.ArgumentParser(prog=tool, allow_abbrev=False)
     command.fill(sub, DOCTOR)
-    return command.run("doctor", DOCTOR, sub.parse_args(arguments), repository)
+    return command.run(tool, DOCTOR, sub.parse_args(arguments), repository)

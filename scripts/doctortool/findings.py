@@ -69,16 +69,18 @@ def _sglang(pin: Pin, executable: str, python: installation.Interpreter) -> Iter
         state = survey(found, pin.lock())
         if any(state.foreign()) and (other := other_release(found, pin)):
             raise Refusal(other)
-        if state.state == APPLIED:
+        loads_plugins = found.read("sglang/srt/plugins/__init__.py") is not None
+        plugin = python.versions.get(installation.PLUGIN) if loads_plugins else None
+        if state.state == APPLIED or plugin:
             contract.require(pin, found.read)
-        yield _overlay(pin, executable, state)
+        yield _overlay(pin, executable, state, plugin)
     except Refusal as refusal:
         what, _, remedy = str(refusal).partition(": ")
         yield Line(FIX, "overlay", what, remedy)
     yield from _packages(requirements.of_tree(found), python.versions, found.version())
 
 
-def _overlay(pin: Pin, executable: str, state: Survey) -> Line:
+def _overlay(pin: Pin, executable: str, state: Survey, plugin: str | None) -> Line:
     where = f"--pin {pin.release} --python {executable}"
     if state.gutted:
         remedy = f"run scripts/overlay unapply {where}, then install sglang=={pin.release} again"
@@ -89,6 +91,9 @@ def _overlay(pin: Pin, executable: str, state: Survey) -> Line:
         files = ", ".join(found.entry.path for found in state.foreign())
         remedy = f"run scripts/overlay unapply {where} --from-wheel FILE, then apply"
         return Line(FIX, "overlay", f"neither pristine nor applied: {files}", remedy)
+    if state.state == PRISTINE and plugin:
+        found = f"not applied; {installation.PLUGIN} {plugin} serves as a plugin"
+        return Line(WELL, "overlay", found)
     what = "not applied" if state.state == PRISTINE else state.state
     return Line(FIX, "overlay", what, f"run scripts/overlay apply {where}")
 

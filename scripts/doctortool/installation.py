@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 SECONDS = 30
+PLUGIN = "flashinfer-mla-compact"
 PACKAGES = (
     "sglang",
     "flashinfer-python",
@@ -19,6 +20,7 @@ PACKAGES = (
     "triton",
     "sglang-kernel",
     "sgl-kernel",
+    PLUGIN,
 )
 # Runs in the interpreter under examination, which may be older or broken: every answer that fails
 # is left out. torch states its CUDA release in version.py, which is read as text.

@@ -81,5 +81,6 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
     """Run one verb and return its exit code."""
     about = "Apply the overlay to a pinned sglang tree, and take it off."
-    args = command.parser("overlay", about, VERBS).parse_args(arguments)
-    return command.run(f"overlay {args.verb}", VERBS[args.verb], args, repository)
+    tool = command.program("overlay")
+    args = command.parser(tool, about, VERBS).parse_args(arguments)
+    return command.run(f"{tool} {args.verb}", VERBS[args.verb], args, repository)

@@ -14,6 +14,7 @@ from typing import Any
 from overlaytool.errors import EXIT_HELP, Exit, Refusal
 from overlaytool.pin import REPOSITORY, Pin, find
 
+INSTALLED = "mla-compact"
 _NAMES = ("pin", "tree", "python", "to")
 _VARIABLES = {"from-wheel": "WHEEL"} | {name: name.upper() for name in _NAMES}
 
@@ -33,7 +34,9 @@ class Verb:
 
 
 def as_typed(text: str) -> str:
-    """A message of a tool; where the Makefile asked, it names make's variables and verbs."""
+    """A message of a tool, in the words of the Makefile or of `mla-compact` where these asked."""
+    if os.environ.get("ASKED_BY") == INSTALLED:
+        return re.sub(r"scripts/overlay |(?<=`)make ", f"{INSTALLED} ", text)
     if os.environ.get("ASKED_BY") != "make":
         return text
     text = re.sub(r"scripts/(overlay|carry) ", "make ", text)
@@ -41,6 +44,13 @@ def as_typed(text: str) -> str:
     return re.sub(
         rf"--({names})\b(?: (?=[0-9A-Z]))?", lambda found: f"{_VARIABLES[found[1]]}=", text
     )
+
+
+def program(tool: str) -> str:
+    """The name that a tool goes by: its own, or its place in `mla-compact`."""
+    if os.environ.get("ASKED_BY") != INSTALLED:
+        return tool
+    return INSTALLED if tool == "overlay" else f"{INSTALLED} {tool}"
 
 
 class Parser(argparse.ArgumentParser):

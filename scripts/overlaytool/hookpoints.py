@@ -26,6 +26,7 @@ FLAGS = (
     "--decode-attention-backend",
     "--speculative-draft-attention-backend",
 )
+PLUGINS = "sglang.srt.plugins"
 MODULES = {
     "registry": "sglang.srt.layers.attention.attention_registry",
     "factory": f"{OVERLAY}.factory",
@@ -154,7 +155,12 @@ def _probe(m: Modules) -> Any:
 
 
 def flashinfer_version(m: Modules) -> bool:
-    """The condition over the engine's check of flashinfer_python names our backend."""
+    """The condition over the engine's check of flashinfer_python names our backend, or the plugin
+    checks it where the arguments are resolved."""
+    resolving = ("resolve_once", "__post_init__")
+    methods = (getattr(m.server_args.ServerArgs, name, None) for name in resolving)
+    if any(getattr(method, "guards", None) == NAME for method in methods):
+        return True
     for node in ast.walk(_function(m.engine, "_set_envs_and_config")):
         if isinstance(node, ast.If) and any(map(_checks_flashinfer, node.body)):
             return NAME in {c.value for c in ast.walk(node.test) if isinstance(c, ast.Constant)}
@@ -198,10 +204,12 @@ def points() -> Iterator[tuple[str, str, Check]]:
 
 
 def load(tree: Path | None) -> Modules:
-    """Import what the points look at.
+    """Import what the points look at, after the plugins, as a server does.
 
     Raises ImportError where sglang is not the one in `tree`; else whatever an import raises.
     """
+    with contextlib.suppress(ModuleNotFoundError):  # older releases load none
+        importlib.import_module(PLUGINS).load_plugins()
     modules = Modules(**{key: _module(key) for key in MODULES})
     file = Path(modules.server_args.__file__).resolve()
     if tree is not None and not file.is_relative_to(tree.resolve()):

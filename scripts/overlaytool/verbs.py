@@ -75,7 +75,8 @@ def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     if seen.code:
         _print(args, _status(pin, where, seen), _facts(pin, where, seen) | _files(seen))
         return seen.code
-    if seen.state != state.APPLIED:
+    plugged = seen.state == state.PRISTINE and verify.has_plugin(args.python)
+    if seen.state != state.APPLIED and not plugged:
         raise Refusal(f"{where.package} is not applied: run `make apply`", Exit.PARTIAL)
     contract.require(pin, where.read)
     code, points = verify.hook_points(pin, where, args.python)

@@ -32,6 +32,13 @@ def hook_points(pin: Pin, tree: Tree, python: str | None) -> tuple[Exit, list[st
     return code, run.stdout.decode(errors="replace").splitlines()
 
 
+def has_plugin(python: str | None) -> bool:
+    """Whether an interpreter has the package that serves an unpatched tree."""
+    code = "import importlib.metadata as m; m.version('flashinfer-mla-compact')"
+    command = [str(python), "-P", "-c", code]
+    return bool(python) and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
 def _test_environment(pin: Pin) -> str:
     """The interpreter of `.venv`, which ci/venv.sh makes or leaves alone."""
     script = pin.repository / "ci" / "venv.sh"

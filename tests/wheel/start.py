@@ -1,0 +1,65 @@
+"""Starts servers up to their resolved arguments, each in a fork with another set of installs.
+
+A fork puts the folders of `path` on its path, where sglang finds plugins, and takes `package`, if
+any, for the folder of sglang.
+
+stdin:  JSON {label: {"path": [folder, ...], "package": folder, "arguments": [argument, ...]}};
+        without arguments the hook points are looked at, by the program that is named first
+stdout: JSON {label: {"fields": {name: value}, "exit": code or text, "printed": text}}
+usage:  python start.py HOOKPOINTS_PROGRAM
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import runpy
+import sys
+from functools import partial
+from typing import Any
+
+from tests.arguments.resolve import MEMORY, REAL, fake_device, resolve
+from tests.forked import in_child
+
+CAPABILITY = (9, 0)
+PRELOADED = ("sglang.srt.plugins", "sglang.srt.server_args", "sglang.srt.speculative.draft_utils")
+
+
+def start(program: str, path: list[str], package: str, arguments: list[str]) -> dict[str, Any]:
+    sys.path[:0] = path
+    if package:
+        importlib.import_module("sglang").__path__[:0] = [package]
+    output, answer = io.StringIO(), dict[str, Any](fields={}, exit=0)
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            if arguments:
+                importlib.import_module("sglang.srt.plugins").load_plugins()
+                answer["fields"] = resolve(arguments)
+            else:
+                sys.argv = [program]
+                runpy.run_path(program, run_name="__main__")
+        except SystemExit as end:
+            answer["exit"] = end.code
+    return answer | {"printed": output.getvalue()}
+
+
+def main() -> None:
+    for name in REAL:
+        importlib.import_module(name)
+    fake_device(CAPABILITY)
+    with contextlib.redirect_stdout(sys.stderr):  # sglang logs there
+        common: Any = importlib.import_module("sglang.srt.utils.common")
+        common.get_nvgpu_memory_capacity = lambda: MEMORY / 2**20
+        for name in PRELOADED:
+            importlib.import_module(name)
+        cases = json.load(sys.stdin)
+        answers = {
+            label: in_child(partial(start, sys.argv[1], **case)) for label, case in cases.items()
+        }
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
