@@ -44,13 +44,13 @@ def programs(release: str) -> dict[str, list[str]]:
 CASES = [(release, program) for release in PINS for program in programs(release)]
 
 
-def _command(program: list[str], name: str) -> list[str]:
+def command(program: list[str], name: str) -> list[str]:
     return [*program, *MODEL, *(part for flag in FLAGS for part in (flag, name)), STOP]
 
 
 def _start(release: str) -> dict[str, tuple[int, str]]:
-    commands = {label: _command(program, NAME) for label, program in programs(release).items()}
-    commands["unknown"] = _command(["sglang.launch_server"], "compact")
+    commands = {label: command(program, NAME) for label, program in programs(release).items()}
+    commands["unknown"] = command(["sglang.launch_server"], "compact")
     commands["Engine"] = ["Engine", MODEL[1], NAME]
     script = HERE / "entry_points.py"
     run = run_in_tree(applied_tree(release), script, stdin=json.dumps(commands))

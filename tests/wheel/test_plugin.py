@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 from overlaytool import fetch, requirements
 from overlaytool.pin import REPOSITORY, find
 
+from tests.arguments.test_entry_points import FLAGS, PROGRAMS, STOP, command
 from tests.trees import PINS, applied_tree, pristine_tree, run_in_tree, wheel
 from tests.wheel.conftest import Installed
 
 NAME = "flashinfer_mla_compact"
 OURS = f"sglang/srt/layers/attention/{NAME}"
-DOOR = [pin for pin in PINS if (pin != "0.5.9")]  # which loads no plugins
+DOOR = [pin for pin in PINS if pin != "0.5.9"]  # which loads no plugins
 DEFAULT = find(REPOSITORY, None).release
 PROGRAM = REPOSITORY / "scripts" / "overlaytool" / "hookpoints.py"
 MODEL = REPOSITORY / "tests" / "arguments" / "models" / "deepseek-v2-lite"
@@ -95,8 +97,9 @@ def served(
 
 
 def test_every_hook_point_is_there_through_the_plugin(served: Answers) -> None:
-    lines = served["points"]["printed"].splitlines()
-    assert {line.split()[0] for line in lines} == {"ok"} and len(lines) >= 13, lines
+    printed = served["points"]["printed"].splitlines()
+    marks = [mark for line in printed if (mark := line.split(" ")[0]) in ("ok", "MISSING")]
+    assert set(marks) == {"ok"} and len(marks) >= 13, printed
     assert served["points"]["exit"] == 0
     without = served["points without the wheel"]["printed"]
     assert "No module named" in without and OURS.replace("/", ".") in without
@@ -114,6 +117,28 @@ def test_a_draft_may_have_the_name_alone(served: Answers) -> None:
     fields = served["a draft alone"]["fields"]
     assert fields["speculative_draft_attention_backend"] == repr(NAME), served["a draft alone"]
     assert fields["attention_backend"] == "'triton'"
+
+
+@pytest.mark.parametrize("release", [DOOR[0], DOOR[-1]])
+def test_servers_take_the_name_as_they_are_started(
+    installed: Installed, release: str, tmp_path: Path
+) -> None:
+    programs = ("python -m sglang.launch_server", "sglang serve")
+    commands = {label: command(PROGRAMS[label], NAME) for label in programs}
+    commands["Engine"] = ["Engine", str(MODEL), NAME]
+    tree, version = pristine_tree(release), wanted_flashinfer(release)
+    path = [tree, REPOSITORY, installed.site, flashinfer(tmp_path, version)]
+    run = run_in_tree(
+        tree,
+        REPOSITORY / "tests" / "arguments" / "entry_points.py",
+        environment={"PYTHONPATH": os.pathsep.join(map(str, path))},
+        stdin=json.dumps(commands),
+    )
+    assert run.returncode == 0, run.stderr
+    answers = json.loads(run.stdout)
+    for label in programs:
+        assert f"unrecognized arguments: {STOP}" in answers[label][1], answers[label]
+    assert str([NAME] * len(FLAGS)) in answers["Engine"][1], answers["Engine"]
 
 
 @pytest.fixture(scope="module")
