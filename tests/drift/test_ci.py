@@ -23,7 +23,7 @@ FORGE = '#!/bin/sh\necho "$@" >>"$(dirname "$0")/calls"\n'
 def toy(tmp_path: Path) -> toys.Toy:
     """The small pin in a repository that has the scripts as well."""
     made = small.make(tmp_path)
-    for name in ("scripts/carry", "ci/nightly.sh", "ci/publish.sh", "ci/wheel.sh"):
+    for name in ("scripts/carry", "ci/nightly.sh", "ci/publish.sh"):
         (made.repository / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, made.repository / name)
     for tool in ("scripts/overlaytool", "scripts/carrytool"):
@@ -109,14 +109,14 @@ def test_publishing_opens_an_issue_and_a_pull_request_with_the_pin(toy: toys.Toy
     assert "out/" not in files
 
 
-@pytest.mark.parametrize("script", ["ci/nightly.sh", "ci/publish.sh", "ci/wheel.sh"])
+@pytest.mark.parametrize("script", ["ci/nightly.sh", "ci/publish.sh"])
 def test_a_wrong_argument_prints_the_usage(toy: toys.Toy, script: str) -> None:
     done = run(toy, script, "--wrong", "more")
     assert done.returncode == 2
     assert f"usage: {script}" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["check", "nightly", "wheel"])
+@pytest.mark.parametrize("name", ["check", "nightly"])
 def test_workflows_call_the_scripts_and_official_actions_alone(name: str) -> None:
     text = (REPOSITORY / ".github" / "workflows" / f"{name}.yml").read_text()
     runs = re.findall(r"\brun: (.+)", text)
