@@ -31,22 +31,22 @@ def obstacle(drift: Drift) -> str | None:
         return "the target is a folder; a pin needs a release's wheels"
     if (drift.pin.repository / "patches" / drift.target.release).exists():
         return f"patches/{drift.target.release} is there already"
-    if drift.exit in (Exit.UNTRIED, Exit.CONTRACT):
+    if drift.exit is Exit.UNTRIED:
         return EXIT_HELP[drift.exit]
+    if drift.changes and not drift.decisions.read:
+        return f"{len(drift.changes)} changes to read: say --read once the overlay fits them"
     return f"{', '.join(drift.open)} not settled" if drift.open else None
 
 
 def land(drift: Drift) -> Path:
-    """Writes `patches/<release>` with its lock; on any failure nothing of it stays.
+    """Writes `patches/<release>` with its lock and contract; on any failure nothing of it stays.
 
     Raises `Refusal` (40) where the folder can't be written or the release's wheels can't be had.
     """
     pin = Pin(drift.pin.repository, str(drift.target.release))
     files = refreshed(drift)
     series = "".join(f"{name}\n" for name in drift.pin.series() if name in files)
-    contract = drift.contract.read_text("utf-8")
-    text = contract.replace(f"sglang {drift.pin.release}", f"sglang {pin.release}")
-    files |= {"series": series.encode(), "contract.toml": text.encode()}
+    files["series"] = series.encode()
     try:
         pin.folder.mkdir()
         for name, content in files.items():
