@@ -67,8 +67,10 @@ class Needs:
         """The uses of each name that the pin's own release has."""
         found: dict[str, list[Use]] = {}
         for use in self._all():
-            if self.tree.find(use.name):
-                found.setdefault(use.name, []).append(use)
+            if place := self.tree.find(use.name):
+                real = f"{place.file}:{use.name.partition(':')[2]}"
+                name = use.name if use.imported or use.optional or real not in found else real
+                found.setdefault(name, []).append(use)
         return dict(sorted(found.items()))
 
     def _all(self) -> Iterator[Use]:
@@ -200,6 +202,8 @@ def _judge(needs: Needs, there: Modules, target: Upstream, name: str) -> Change:
         if new is None:
             mild = all(row.optional for row in rows)
             return Change(name, Judged.READ if mild else Judged.BROKEN, lines, ("it is gone",))
+        if new.nodes == old.nodes and not isinstance(new.node, ast.ClassDef):
+            return Change(name, Judged.UNTOUCHED, lines)
         faults = needs.faults(there, name, new) - needs.faults(needs.tree, name, old)
     except SyntaxError as error:
         return Change(name, Judged.UNREAD, lines, (f"line {error.lineno} does not parse",))
@@ -253,7 +257,7 @@ def _mentions(needs: Needs, own: Upstream, target: Upstream) -> Iterator[Change]
             mentions.in_tree(moved, side.read, needs.mentioned, members) for side in (own, target)
         )
     except SyntaxError as error:
-        raise Refusal(f"{error.filename} does not parse: {error}", Exit.UNTRIED) from None
+        raise Refusal(f"a file that names us does not parse: {error}", Exit.UNTRIED) from None
     rows = mentions.changes(here, there)
     if rows:
         diff = tuple(f"{mark}{place.file}:{place.function}: {place.code}" for mark, place in rows)

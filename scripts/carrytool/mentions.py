@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from overlaytool.contract.symbols import Read
+from overlaytool.contract.symbols import Read, parsed
 
 _LONGEST = 72
 _NOT_RUN = ("annotation", "returns")
@@ -39,7 +39,7 @@ def in_tree(
     for file in files:
         source = read(file) or b""
         if any(mark in source for mark in quick):
-            rows = _places(ast.parse(source, file), "", [], names)
+            rows = _places(parsed(source), "", [], names)
             found.update(Place(file, scope, _code(path, members)) for scope, path in rows)
     return found
 
@@ -88,10 +88,11 @@ def _code(path: list[ast.AST], members: Collection[str]) -> str:
 
 def _expression(path: list[ast.AST]) -> str:
     """As much as fits; of a literal that holds the name its kind, as what else it holds changes."""
-    literals = [n for n, node in enumerate(path) if isinstance(node, _LITERALS)]
-    if not literals:
-        return next(text for node in path if len(text := ast.unparse(node)) <= _LONGEST)
-    place = literals[0]
+    around = path[:-1]
+    place = next((n for n in reversed(range(len(around))) if isinstance(around[n], _LITERALS)), -1)
+    if place < 0 or place < len(around) - 1:
+        texts = map(ast.unparse, path[place + 1 :])
+        return next(text for text in texts if len(text) <= _LONGEST)
     text = f"{type(path[place]).__name__.lower()} with {ast.unparse(path[-1])}"
     outer = path[place - 1] if place else None
     if isinstance(outer, ast.Compare):

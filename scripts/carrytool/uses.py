@@ -62,6 +62,7 @@ class _Reader(ast.NodeVisitor):
         self.uses: list[Use] = []
         self._file, self._tree, self._holds = file, tree, holds
         self._known: dict[str, Names] = {}  # what names of this scope stand for
+        self._tuples: dict[str, list[ast.expr]] = {}
         self._paths: dict[str, Names] = {}  # names of upstream's modules, as strings
         self._unsaid: set[str] = set()  # parameters of the type Any
         self._parents: list[Definition] = []  # upstream's classes that this one derives from
@@ -115,6 +116,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
         (target, *_) = node.targets
         if isinstance(target, ast.Name):
+            self._tuples[target.id] = getattr(node.value, "elts", [ast.Starred(target)])
             words = [n for n in ast.walk(node.value) if isinstance(n, ast.Constant | ast.Name)]
             self._paths[target.id] = tuple(p for word in words for p in self._path(word))
             self._known[target.id] = self._looked_up(node.value) or self._stands_for(node.value)
@@ -126,13 +128,20 @@ class _Reader(ast.NodeVisitor):
         return (str(word.value),) if dotted else ()
 
     def visit_Call(self, node: ast.Call) -> None:
-        self._add(self._targets(node.func), node, call=node)
+        args = [arg for given in node.args for arg in self._unpacked(given)]
+        call = ast.Call(node.func, args, node.keywords)
+        self._add(self._targets(node.func), node, call=call)
         self._add(self._looked_up(node), node, optional=True)
         match node:
             case ast.Call(func=ast.Name("getattr"), args=[held, ast.Constant(str(name)), *rest]):
                 attribute = ast.Attribute(held, name)
                 self._add(self._targets(attribute), node, optional=bool(rest))
         self.generic_visit(node)
+
+    def _unpacked(self, given: ast.expr) -> list[ast.expr]:
+        if isinstance(given, ast.Starred) and isinstance(given.value, ast.Name):
+            return self._tuples.get(given.value.id, [given])
+        return [given]
 
     def _looked_up(self, node: ast.AST) -> Names:
         """What a call with a module's name and a symbol's finds: in the first module there is."""

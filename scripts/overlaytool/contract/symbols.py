@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from overlaytool.contract import normal
 
@@ -30,19 +31,24 @@ class Definition:
         return self.nodes[-1]
 
 
+@cache  # two releases share most of their files
+def parsed(source: bytes) -> ast.Module:
+    """The tree of a file's bytes; raises `SyntaxError`."""
+    return ast.parse(source)
+
+
 class Modules:
     """Parsed files of one tree."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._parsed: dict[str, ast.Module | None] = {}
-        self._members: dict[ast.AST, dict[str, tuple[ast.AST, ...]]] = {}
 
     def parse(self, file: str) -> ast.Module | None:
         """The tree of a file, None where there is none; raises `SyntaxError`."""
         if file not in self._parsed:
             source = self._read(file)
-            self._parsed[file] = None if source is None else ast.parse(source, file)
+            self._parsed[file] = None if source is None else parsed(source)
         return self._parsed[file]
 
     def module(self, dotted: str) -> str | None:
@@ -63,9 +69,7 @@ class Modules:
     def member(self, owner: Definition, name: str) -> Definition | None:
         """A member of a class, or what its methods set on self."""
         for cls in [owner, *self.ancestors(owner)]:
-            if cls.node not in self._members:
-                self._members[cls.node] = _members(cls.node)
-            if nodes := self._members[cls.node].get(name):
+            if nodes := _members(cls.node).get(name):
                 return Definition(cls.file, nodes)
         return None
 
@@ -123,6 +127,7 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from statements(handler.body)
 
 
+@cache
 def _members(cls: ast.AST) -> dict[str, tuple[ast.AST, ...]]:
     """What a class binds in its body, or else what its methods set on self."""
     found: dict[str, tuple[ast.AST, ...]] = {}
