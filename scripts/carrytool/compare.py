@@ -46,8 +46,9 @@ class Change:
 class Needs:
     """What a pin needs of upstream: by its overlay, its patches and `contract.toml`."""
 
-    def __init__(self, pin: Pin, own: Upstream) -> None:
-        self._pin, self._own = pin, own
+    def __init__(self, pin: Pin, own: Upstream, patched: Upstream | None = None) -> None:
+        """`own` is what the uses are looked up in, `patched` what the patches are made for."""
+        self._pin, self._patched = pin, patched or own
         said = _said(pin)
         self.mentioned: Mapping[str, bool] = said.get("mentioned", {})
         self._holds = {name: tuple(of) for name, of in said.get("holds", {}).items()}
@@ -80,13 +81,14 @@ class Needs:
         yield from self._of_patches()
         for line, names in self._imitates.items():
             if (self._pin.folder / line.partition(":")[0]).exists() or ".py: " in line:
-                yield from (Use(name, line) for name in names)
+                same = {name: tuple(n for n in names if _last(n) == _last(name)) for name in names}
+                yield from (Use(name, line, others=same[name]) for name in names)
 
     def _of_patches(self) -> Iterator[Use]:
         texts: dict[str, bytes] = {}
         for patch in self._pin.patches():
             for path in patch.files:
-                before = texts.get(path) or self._own.read(path) or b""
+                before = texts.get(path) or self._patched.read(path) or b""
                 texts[path] = after = forward([patch], path, before) or b""
                 added = _added(before.decode(), after.decode())
                 lines = {number: f"{patch.name}: {text}" for number, text in added.items()}
@@ -140,6 +142,10 @@ def _said(pin: Pin) -> dict[str, Any]:
         return tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise Refusal(f"{file} is not readable ({error}): take it from the repository") from None
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].rpartition(":")[2]
 
 
 def _added(before: str, after: str) -> dict[int, str]:
@@ -200,7 +206,8 @@ def _judge(needs: Needs, there: Modules, target: Upstream, name: str) -> Change:
         if new is None and not any(row.imported for row in rows):
             new = _moved(there, target, name)
         if new is None:
-            mild = all(row.optional for row in rows)
+            others = {other for row in rows for other in row.others} - {name}
+            mild = any(map(there.find, others)) or all(row.optional for row in rows)
             return Change(name, Judged.READ if mild else Judged.BROKEN, lines, ("it is gone",))
         if new.nodes == old.nodes and not isinstance(new.node, ast.ClassDef):
             return Change(name, Judged.UNTOUCHED, lines)

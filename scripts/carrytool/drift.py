@@ -82,7 +82,7 @@ def measure(pin: Pin, to: str | None, decisions: Decisions, base: str | None = N
     wheel, pinned = upstream.flashinfer(pin, own, target), upstream.flashinfer(pin, own, own)
     carried = tuple(_carry(pin, patches, target, decisions))
     there, here = upstream.with_flashinfer(target, wheel), upstream.with_flashinfer(own, pinned)
-    needs = Needs(pin, here)
+    needs = Needs(pin, here, upstream.of_pin(pin))
     changes = tuple(compare(needs, here, there))
     return Drift(pin, own, target, wheel, decisions, patches, carried, len(needs.uses), changes)
 

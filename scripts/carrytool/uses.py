@@ -133,9 +133,12 @@ class _Reader(ast.NodeVisitor):
         self._add(self._targets(node.func), node, call=call)
         self._add(self._looked_up(node), node, optional=True)
         match node:
-            case ast.Call(func=ast.Name("getattr"), args=[held, ast.Constant(str(name)), *rest]):
-                attribute = ast.Attribute(held, name)
-                self._add(self._targets(attribute), node, optional=bool(rest))
+            case ast.Call(
+                func=ast.Name("getattr" | "hasattr" as asked),
+                args=[held, ast.Constant(str(name)), *rest],
+            ):
+                optional = asked == "hasattr" or bool(rest)
+                self._add(self._targets(ast.Attribute(held, name)), node, optional=optional)
         self.generic_visit(node)
 
     def _unpacked(self, given: ast.expr) -> list[ast.expr]:
