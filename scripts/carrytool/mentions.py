@@ -91,7 +91,8 @@ def _expression(path: list[ast.AST]) -> str:
     around = path[:-1]
     place = next((n for n in reversed(range(len(around))) if isinstance(around[n], _LITERALS)), -1)
     if place < 0 or place < len(around) - 1:
-        texts = map(ast.unparse, path[place + 1 :])
+        rest = (n for n in path[place + 1 :] if isinstance(n, ast.expr | ast.keyword))
+        texts = map(ast.unparse, rest)
         return next(text for text in texts if len(text) <= _LONGEST)
     text = f"{type(path[place]).__name__.lower()} with {ast.unparse(path[-1])}"
     outer = path[place - 1] if place else None
