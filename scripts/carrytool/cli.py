@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -162,6 +161,5 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
     """Run one verb and return its exit code."""
     about = "Keep the pins sound, and take them to new releases of sglang."
-    gc.disable()  # syntax trees have no cycles, and half of the time goes to looking for some
     args = command.parser("carry", about, VERBS).parse_args(arguments)
     return command.run(f"carry {args.verb}", VERBS[args.verb], args, repository)

@@ -67,14 +67,15 @@ class Needs:
     def uses(self) -> Mapping[str, list[Use]]:
         """The uses of each name that the pin's own release has."""
         found: dict[str, list[Use]] = {}
-        for use in self._all():
+        for use in self.read():
             if place := self.tree.find(use.name):
                 real = f"{place.file}:{use.name.partition(':')[2]}"
                 name = use.name if use.imported or use.optional or real not in found else real
                 found.setdefault(name, []).append(use)
         return dict(sorted(found.items()))
 
-    def _all(self) -> Iterator[Use]:
+    def read(self) -> Iterator[Use]:
+        """Every use, also of names that the release does not have."""
         for file in self._pin.overlay():
             if file.startswith(PACKAGE) and file.endswith(".py"):
                 yield from uses.of_module(file, self.tree, self._holds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,11 @@ def measure(pin: Pin, to: str | None, decisions: Decisions, base: str | None = N
     carried = tuple(_carry(pin, patches, target, decisions))
     there, here = upstream.with_flashinfer(target, wheel), upstream.with_flashinfer(own, pinned)
     needs = Needs(pin, here, upstream.of_pin(pin))
-    changes = tuple(compare(needs, here, there))
+    gc.disable()  # syntax trees have no cycles, and most of the time would go to looking for some
+    try:
+        changes = tuple(compare(needs, here, there))
+    finally:
+        gc.enable()
     return Drift(pin, own, target, wheel, decisions, patches, carried, len(needs.uses), changes)
 
 

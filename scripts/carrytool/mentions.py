@@ -108,7 +108,7 @@ def _head(statement: ast.AST) -> str:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             return f"def {name}"
         case ast.Expr(ast.Call(func=function)):
-            return f"{ast.unparse(function)}: "[:_LONGEST]
+            return f"{ast.unparse(function)}:"[:_LONGEST]
     return type(statement).__name__.lower()
 
 

@@ -50,7 +50,7 @@ def of_module(file: str, tree: Modules, holds: Mapping[str, Names]) -> list[Use]
     module = tree.parse(file)
     assert module is not None
     reader.visit(module)
-    return [use for use in reader.uses if tree.find(use.name)]
+    return reader.uses
 
 
 def is_ours(definition: Definition) -> bool:

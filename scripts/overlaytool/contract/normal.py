@@ -48,10 +48,11 @@ class _Bare(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         """A field keeps its name and value, and of its annotation what a command line reads."""
-        calls = [n for n in ast.walk(node.annotation) if isinstance(n, ast.Call)]
+        parts = getattr(getattr(node.annotation, "slice", None), "elts", [])
+        calls = [part for part in parts if isinstance(part, ast.Call)]
         for call in calls:
             call.keywords = [word for word in call.keywords if word.arg != "help"]
-        node.annotation = calls[0] if calls else ast.Constant(...)
+        node.annotation = ast.Tuple(calls, ast.Load()) if calls else ast.Constant(...)
         return self.generic_visit(node)
 
 
