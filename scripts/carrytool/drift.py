@@ -88,6 +88,7 @@ def measure(pin: Pin, to: str | None, decisions: Decisions, base: str | None = N
     try:
         changes = tuple(compare(needs, here, there))
     finally:
+        gc.freeze()
         gc.enable()
     return Drift(pin, own, target, wheel, decisions, patches, carried, len(needs.uses), changes)
 

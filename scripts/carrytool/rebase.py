@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from overlaytool.errors import EXIT_HELP, Exit, Refusal
-from overlaytool.pin import Pin
+from overlaytool.pin import Pin, numbers
 
 from carrytool import make_lock
 from carrytool.drift import Drift
@@ -52,9 +52,27 @@ def land(drift: Drift) -> Path:
         for name, content in files.items():
             (pin.folder / name).write_bytes(content)
         make_lock.write(pin)
+        _list_pins(pin.repository)
     except BaseException as error:
         shutil.rmtree(pin.folder, ignore_errors=True)
         if isinstance(error, OSError | Refusal):
             raise Refusal(f"no new pin, {pin.folder} is gone: {error}", Exit.UNTRIED) from error
         raise
     return pin.folder
+
+
+def _list_pins(repository: Path) -> None:
+    """The README's line of pins, with the default one last."""
+    readme = repository / "README.md"
+    default = (repository / "patches" / "default").read_text().strip()
+    found = {file.parent.name for file in repository.glob("patches/*/series")} - {default}
+    names = ", ".join(sorted(found, key=numbers))
+    text = re.sub(
+        r"^(Pins: sglang ).*?(, the default;)",
+        rf"\g<1>{names} and {default}\2",
+        readme.read_text("utf-8"),
+        flags=re.MULTILINE,
+    )
+    staged = readme.with_name("README.new")
+    staged.write_text(text, "utf-8")
+    staged.replace(readme)

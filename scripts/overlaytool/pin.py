@@ -90,11 +90,12 @@ def find(repository: Path, release: str | None) -> Pin:
     pin = Pin(repository, release)
     if not (pin.folder / "series").is_file():
         known = [file.parent.name for file in repository.glob("patches/*/series")]
-        listed = ", ".join(sorted(known, key=_numbers))
+        listed = ", ".join(sorted(known, key=numbers))
         message = f"there is no pin {release!r}: the pins are {listed or 'none'}"
         raise Refusal(message, Exit.USAGE)
     return pin
 
 
-def _numbers(release: str) -> list[int]:
+def numbers(release: str) -> list[int]:
+    """What orders releases."""
     return [int(digits) for digits in re.findall(r"\d+", release)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from overlaytool.contract import normal
 
@@ -31,7 +31,7 @@ class Definition:
         return self.nodes[-1]
 
 
-@cache  # two releases share most of their files
+@lru_cache(512)  # two releases share most of their files
 def parsed(source: bytes) -> ast.Module:
     """The tree of a file's bytes; raises `SyntaxError`."""
     return ast.parse(source)
