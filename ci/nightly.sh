@@ -55,10 +55,8 @@ cp "$report" "$out/summary.md"
 [ ! -d "patches/$target" ] || ended pinned "$code"
 [ "$code" -le 10 ] || ended drift "$code"
 
-mkdir -p "$out/before/docs" "$out/before/patches"
-cp README.md "$out/before"
-cp docs/support.md "$out/before/docs"
-cp patches/earlier "$out/before/patches"
+mkdir "$out/before"
+cp --parents README.md docs/support.md patches/earlier "$out/before"
 echo "$target" >"$out/carried"
 failed=0
 {

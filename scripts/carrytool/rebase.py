@@ -64,6 +64,8 @@ def land(drift: Drift) -> Path:
 def _list_pins(repository: Path) -> None:
     """The README's line of pins, with the default one last."""
     readme = repository / "README.md"
+    if not readme.exists():
+        return
     default = (repository / "patches" / "default").read_text().strip()
     found = {file.parent.name for file in repository.glob("patches/*/series")} - {default}
     names = ", ".join(sorted(found, key=numbers))

@@ -52,7 +52,7 @@ class _Bare(ast.NodeTransformer):
         calls = [part for part in parts if isinstance(part, ast.Call)]
         for call in calls:
             call.keywords = [word for word in call.keywords if word.arg != "help"]
-        node.annotation = ast.Tuple(calls, ast.Load()) if calls else ast.Constant(...)
+        node.annotation = ast.Tuple([*calls], ast.Load()) if calls else ast.Constant(...)
         return self.generic_visit(node)
 
 
