@@ -13,7 +13,8 @@ from overlaytool.pin import Pin
 
 from carrytool import upstream
 from carrytool.carry import FAILS, LANDS, CarriedPatch, Verdict, carrier
-from carrytool.compare import Change, Judged, Needs, compare
+from carrytool.compare import Change, Judged, compare
+from carrytool.needs import Needs
 from carrytool.upstream import Upstream
 
 _CODES = {Judged.READ: Exit.READ, Judged.BROKEN: Exit.CONTRACT, Judged.UNREAD: Exit.UNTRIED}

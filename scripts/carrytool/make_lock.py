@@ -23,8 +23,8 @@ from overlaytool.patch import Mismatch, Patch, backward, forward
 from overlaytool.pin import Pin
 
 from carrytool import releases, upstream
-from carrytool.compare import Needs
 from carrytool.git import git
+from carrytool.needs import Needs
 from carrytool.upstream import Upstream
 
 _NO_BLOB = 40 * "0"

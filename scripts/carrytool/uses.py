@@ -7,7 +7,7 @@ a parameter of the type `Any` whose attributes are read has to be there.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,31 +196,3 @@ class _Reader(ast.NodeVisitor):
 def _named(cls: Definition) -> str:
     assert isinstance(cls.node, ast.ClassDef)
     return f"{cls.file}:{cls.node.name}"
-
-
-def of_change(
-    path: str, before: Modules, after: Modules, lines: Mapping[int, str]
-) -> Iterator[Use]:
-    """The uses in the lines of a file that a patch adds, given by their number there."""
-    old, new = before.parse(path), after.parse(path)
-    assert old is not None and new is not None
-    for scope, node in _scoped(new, ()):
-        line = lines.get(getattr(node, "lineno", 0))
-        if line is None:
-            continue
-        owner = ".".join(scope)
-        if before.find(f"{path}:{owner}") and isinstance(node, ast.stmt | ast.expr) and owner:
-            yield Use(f"{path}:{owner}", line)
-        call = node if isinstance(node, ast.Call) else None
-        match call.func if call else node:
-            case ast.Name(name):
-                yield Use(f"{path}:{name}", line, call)
-            case ast.Attribute(ast.Name("self"), name):
-                yield Use(f"{path}:{scope[0]}.{name}", line, call)
-
-
-def _scoped(node: ast.AST, scope: Names) -> Iterator[tuple[Names, ast.AST]]:
-    for child in ast.iter_child_nodes(node):
-        yield scope, child
-        inner = (*scope, child.name) if isinstance(child, ast.FunctionDef | ast.ClassDef) else scope
-        yield from _scoped(child, inner)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from carrytool import upstream
-from carrytool.compare import Change, Judged, Needs, compare
+from carrytool.compare import Change, Judged, compare
+from carrytool.needs import Needs
 from carrytool.upstream import Upstream
 from overlaytool.contract.symbols import Read
 from overlaytool.pin import REPOSITORY, find

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 from carrytool import drift, upstream
-from carrytool.compare import Needs
+from carrytool.needs import Needs
 from carrytool.uses import PACKAGE
 from overlaytool.contract import digest_of
 from overlaytool.contract.symbols import Modules
