@@ -47,8 +47,8 @@ check: ## lint, round trip, the lock's difference, and the contract on the pin's
 drift: ## what a newer release would break (TO=<release or folder>)
 	@scripts/carry drift $(pin) $(if $(TO),--to "$(TO)")
 
-rebase: ## carry the pin to TO=<release or folder>
-	@scripts/carry rebase $(pin) $(if $(TO),--to "$(TO)")
+rebase: ## carry the pin to TO=<release or folder> (READ=1: you have read what changed)
+	@scripts/carry rebase $(pin) $(if $(TO),--to "$(TO)") $(if $(READ),--read)
 
 doctor: ## print what of an installation is well, and how to fix the rest (PYTHON=)
 	@scripts/doctor $(pin) $(if $(PYTHON),--python "$(PYTHON)")

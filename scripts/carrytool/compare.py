@@ -71,7 +71,7 @@ def _judge(needs: Needs, there: Modules, target: Upstream, name: str) -> Change:
         faults = needs.faults(there, name, new) - needs.faults(needs.tree, name, old)
     except SyntaxError as error:
         return Change(name, Judged.UNREAD, lines, (f"line {error.lineno} does not parse",))
-    diff = _diff(old.text, new.text) if name in needs.whole else ()
+    diff = _diff(old.text, new.text)
     verdict = Judged.BROKEN if faults else Judged.READ if diff else Judged.UNTOUCHED
     return Change(name, verdict, lines, tuple(sorted(faults)), diff)
 
@@ -85,7 +85,7 @@ def _elsewhere(needs: Needs, there: Modules, name: str) -> Definition | None:
 def _moved(there: Modules, target: Upstream, name: str) -> Definition | None:
     """The same name in the one other file that defines its class or function."""
     symbol = name.partition(":")[2]
-    first = symbol.split(".")[0]
+    first = symbol.removesuffix("()").split(".")[0]
     marks = (f"class {first}".encode(), f"def {first}".encode(), f"\n{first} =".encode())
     files = [f for f in target.files if any(m in (target.read(f) or b"") for m in marks)]
     found = [one for file in files if (one := there.find(f"{file}:{symbol}"))]

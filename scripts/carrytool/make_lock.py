@@ -58,7 +58,7 @@ def dump_contract(pin: Pin, own: Upstream) -> str:
     needs = Needs(pin, own)
     lines = [f"# What the pin depends on in sglang {pin.release}. Written by `make lock`."]
     last = ""
-    for name in needs.whole:
+    for name in needs.uses:
         file, _, symbol = name.partition(":")
         if file.startswith("sglang/"):
             lines += ["", f"[{_quote(file)}]"] if file != last else []

@@ -69,19 +69,10 @@ class Needs:
                 texts[path], found = patch_uses.of_patch(patch, path, before)
                 yield from found
 
-    @cached_property
-    def whole(self) -> list[str]:
-        """The names whose code is pinned; of classes that are only named, nothing is."""
-        derived = {name for name, rows in self.uses.items() if any(row.derived for row in rows)}
-        return [n for n in self.uses if n in derived or not self._is_class(n)]
-
-    def _is_class(self, name: str) -> bool:
-        found = self.tree.find(name)
-        return found is not None and isinstance(found.node, ast.ClassDef)
-
     def faults(self, tree: Modules, name: str, found: Definition) -> set[str]:
         """What does not fit together there, in words; much of it may do so in the pin, too."""
         method = "." in name.partition(":")[2]
+        found = tree.find(name.removesuffix("()")) or found
         said = {f"it is a {kind}" for node in found.nodes if (kind := _container(node))}
         function = _function(tree, found)
         if function:

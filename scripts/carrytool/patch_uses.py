@@ -34,9 +34,9 @@ def _uses(path: str, old: bytes, new: bytes, lines: Mapping[int, str]) -> Iterat
         line = lines.get(getattr(node, "lineno", 0))
         if line is None:
             continue
-        owner = ".".join(scope)
-        if before.find(f"{path}:{owner}") and isinstance(node, ast.stmt | ast.expr) and owner:
-            yield Use(f"{path}:{owner}", line)
+        around = before.find(f"{path}:{'.'.join(scope)}")
+        if around and isinstance(around.node, ast.FunctionDef):
+            yield Use(f"{path}:{'.'.join(scope)}", line)
         call = node if isinstance(node, ast.Call) else None
         match call.func if call else node:
             case ast.Name(name):

@@ -27,7 +27,6 @@ class Use:
         override: what we put in its place.
         optional: it has a default where the name is gone.
         imported: it needs the name in that very file.
-        derived: by a class that derives from it.
         others: names of which one has to be there.
     """
 
@@ -37,7 +36,6 @@ class Use:
     override: ast.FunctionDef | None = None
     optional: bool = False
     imported: bool = False
-    derived: bool = False
     others: Names = ()
 
 
@@ -67,10 +65,17 @@ class _Reader(ast.NodeVisitor):
         self._unsaid: set[str] = set()  # parameters of the type Any
         self._parents: list[Definition] = []  # upstream's classes that this one derives from
 
-    def _add(self, names: Names, node: ast.AST, **more: Any) -> None:
+    def _add(self, names: Names, node: ast.AST, head: bool = True, **more: Any) -> None:
+        """Of a class that is only named, the head counts."""
+        if head:
+            names = tuple(f"{name}()" if self._is_class(name) else name for name in names)
         line = f"{self._file.removeprefix(PACKAGE)}:{getattr(node, 'lineno', 0)}"
         first = ast.unparse(node).split("\n")[0]
         self.uses += [Use(name, f"{line} {first}", others=names, **more) for name in names]
+
+    def _is_class(self, name: str) -> bool:
+        found = self._tree.find(name)
+        return found is not None and isinstance(found.node, ast.ClassDef)
 
     def visit_Try(self, node: ast.Try) -> None:
         """What stands in for a module that is not there counts only where it is not."""
@@ -95,7 +100,7 @@ class _Reader(ast.NodeVisitor):
         self._parents = [found for found in ancestors if not is_ours(found)]
         names = tuple(dict.fromkeys(map(_named, self._parents)))
         bases = {base for cls in self._parents for base in map(_named, self._tree.ancestors(cls))}
-        self._add(tuple(name for name in names if name not in bases), node, derived=True)
+        self._add(tuple(name for name in names if name not in bases), node, head=False)
         self._add(tuple(name for name in names if name in bases), node)
         for method in (child for child in node.body if isinstance(child, ast.FunctionDef)):
             self._add(self._inherited(method.name), method, override=method)
@@ -119,7 +124,8 @@ class _Reader(ast.NodeVisitor):
             self._tuples[target.id] = getattr(node.value, "elts", [ast.Starred(target)])
             words = [n for n in ast.walk(node.value) if isinstance(n, ast.Constant | ast.Name)]
             self._paths[target.id] = tuple(p for word in words for p in self._path(word))
-            self._known[target.id] = self._looked_up(node.value) or self._stands_for(node.value)
+            if names := self._looked_up(node.value) or self._stands_for(node.value):
+                self._known[target.id] = names
 
     def _path(self, word: ast.Constant | ast.Name) -> Names:
         if isinstance(word, ast.Name):
@@ -162,6 +168,7 @@ class _Reader(ast.NodeVisitor):
                 f"say under [holds] in contract.toml what {base.id} is"
             )
         self._add(self._targets(node), node)
+        self._add(tuple(filter(self._is_class, self._stands_for(base))), node)
         self.generic_visit(node)
 
     def _targets(self, node: ast.AST) -> Names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -24,6 +25,13 @@ class Definition:
     def text(self) -> str:
         """Their code, in one style, without what does not run."""
         return "\n".join(sorted(set(map(normal.text, self.nodes))))
+
+    @property
+    def head(self) -> Definition:
+        """A class without its body."""
+        empty = copy.copy(self.node)
+        empty.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return Definition(self.file, (empty,))
 
     @property
     def node(self) -> ast.AST:
@@ -58,13 +66,13 @@ class Modules:
         return next((file for file in files if self.parse(file) is not None), None)
 
     def find(self, name: str) -> Definition | None:
-        """What "FILE:Class.member" names; imports and base classes are followed."""
-        file, _, symbol = name.partition(":")
+        """What "FILE:Class.member" names, "FILE:Class()" without its body; imports are followed."""
+        file, _, symbol = name.removesuffix("()").partition(":")
         first, *rest = symbol.split(".")
         found = self._global(file, first, MAX_IMPORT_HOPS)
         for member in rest:
             found = self.member(found, member) if found else None
-        return found
+        return found.head if found and name.endswith("()") else found
 
     def member(self, owner: Definition, name: str) -> Definition | None:
         """A member of a class, or what its methods set on self."""
@@ -101,8 +109,15 @@ class Modules:
             for candidate in _module_files(file, node) if hops else ():
                 if self.parse(candidate) is not None:
                     return self._global(candidate, real, hops - 1)
-        rest = own or tuple(imports[-1:])  # an import of what stands outside the tree is a name too
+        # An import of what stands outside the tree is a name, too.
+        rest = own or tuple(_alone(node, name) for node in imports[-1:])
         return Definition(file, rest) if rest else None
+
+
+def _alone(node: ast.ImportFrom, name: str) -> ast.ImportFrom:
+    """The import of one name."""
+    names = [alias for alias in node.names if (alias.asname or alias.name) == name]
+    return ast.ImportFrom(node.module, names, node.level)
 
 
 def _module_files(file: str, node: ast.ImportFrom) -> list[str]:
