@@ -12,10 +12,10 @@ from typing import Any
 from bench import overlay
 from bench.kernel_records import KERNELS, VERIFY, middles, place, read, share_of_copy
 from bench.markdown import MISSING, markdown
-from bench.results import Results, paired_ratio
+from bench.results import DRAFTED, Results, paired_ratio
 
 HEADS = 16
-MANY = ("16x8192", "64x2048")
+MANY, ALONE = ("16x8192", "64x2048"), ("1x65536",)
 SM90 = (9, 0)
 LARGEST = 262_144  # active tokens of the largest points
 Figures = dict[str, float]  # of each point or load a ratio
@@ -71,7 +71,7 @@ def _words(allowed: Range) -> str:
 
 def table(folder: Path) -> str:
     """Every goal of which the folder has figures."""
-    goals = [*_served(folder), *_alone(folder), *_verify(folder)]
+    goals = [*_served(folder), *_drafted(folder), *_alone(folder), *_verify(folder)]
     rows = [goal.row() for goal in goals if goal.figures]
     header = ["ratio", "goal", "lowest to highest", "verdict", "hoped for"]
     return markdown(header, rows) if rows else MISSING
@@ -101,6 +101,22 @@ def _served(folder: Path) -> list[Goal]:
             most(1.0),
         ),
     ]
+
+
+def _drafted(folder: Path) -> list[Goal]:
+    goals = []
+    for what, figure in (("a step", "step_ms"), ("a token", "tpot_ms")):
+        bf16, flashmla = (
+            _pairs(folder, DRAFTED, "compact", name, figure) for name in ("bf16", "flashmla")
+        )
+        long = {load: bf16.pop(load) for load in ALONE if load in bf16}
+        ratio = f"with drafts, time {what} ÷"
+        goals += [
+            Goal(f"{ratio} BF16 cache", most(1.0), bf16, most(0.95)),
+            Goal(f"{ratio} BF16 cache, one long request", most(0.9), long),
+            Goal(f"{ratio} FlashMLA", most(1.0), flashmla, most(0.95)),
+        ]
+    return goals
 
 
 def _pairs(folder: Path, file: str, one: str, other: str, figure: str = "tpot_ms") -> Figures:
@@ -152,7 +168,7 @@ def _alone(folder: Path) -> list[Goal]:
 def _verify(folder: Path) -> list[Goal]:
     points = sorted(read(folder / VERIFY), key=place)
     few = [p for p in points if place(p)[0] <= 32]
-    many, alone = ([p for p in few if _load(p) in loads] for loads in (MANY, ("1x65536",)))
+    many, alone = ([p for p in few if _load(p) in loads] for loads in (MANY, ALONE))
     tile = [p for p in points if place(p)[0] == 64]
     more = [p for p in points if place(p)[0] > 64]
     against = _divided("direct", "bf16-fa3")

@@ -4,18 +4,21 @@
 # usage: bench/gpu.sh STEP...
 #   model    make the benchmark model
 #   tokens   stock, compact and a wrong row: tokens and TPOT
-#   bf16     compact, BF16 KV and FlashMLA by turns
-#   fp8      compact and Triton by turns
-#   prefix   time to first token after a cached prefix, compact and BF16 KV by turns; a trace of each
+#   bf16     compact, BF16 KV and FlashMLA, interleaved
+#   fp8      compact and Triton, interleaved
+#   prefix   time to first token after a cached prefix, compact and BF16 KV, interleaved; a trace
 #   prefill-graph  the same without a prefix, under breakable prefill graphs
-#   pool     compact at pools of 131,072 and 2,000,000 by turns
-#   kernels  attention alone, each strategy by turns
+#   speculation  stock, compact, BF16 KV and FlashMLA, interleaved, each with the same draft, of
+#            which every step accepts two of three tokens
+#   pool     compact at pools of 131,072 and 2,000,000, interleaved
+#   kernels  attention alone, strategies interleaved
 #   verify   the same for verify steps of several query tokens a request
 #
 #   MODEL     folder of the model (default: /tmp/bench-model)
 #   RESULTS   folder of the JSON files (default: out/results); figures of another card or of other
 #             versions, such as those of bench/results, are refused, and stay
-#   POOL      KV tokens of each engine, but for the step pool (default: 495552)
+#   POOL      KV tokens of each engine, but for the step pool (default: 495552, and 300032 in
+#             the step speculation)
 #   STEP_SECONDS  time after which a step stops, keeping its records (default: 480)
 # exit: 0 done; 1 a check failed; 2 usage, or a host that can't measure; 124 out of time, run the
 # same step again; 130 interrupted
@@ -23,6 +26,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 model=${MODEL:-/tmp/bench-model}
+model=${model%/}
 results=${RESULTS:-out/results}
 python=${PYTHON:-python3}
 
@@ -60,11 +64,15 @@ make_model() {
     [ -f "$model/config.json" ] || limited bench.model "$model"
 }
 
+make_draft() {
+    [ -f "$model-draft/config.json" ] || limited bench.draft "$model-draft"
+}
+
 cached="1x2048+256"
 goals="1x100 1x8192 1x65536 16x8192 64x2048"
 # Engines that are up at once: each counts what the others hold as used.
 together="--interleave --fraction 0.95"
-known="model tokens bf16 fp8 prefix prefill-graph pool kernels verify"
+known="model tokens bf16 fp8 prefix prefill-graph speculation pool kernels verify"
 verified="8x4:1x65536 8x4:16x8192 8x8:16x8192 16x2:64x2048 16x4:1x8192 16x4:1x65536 16x4:16x8192
 16x4:64x2048 16x8:1x65536 16x8:16x8192 32x4:16x8192 64x4:1x65536 64x4:16x8192 128x4:64x2048"
 [ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
@@ -116,6 +124,16 @@ for step in "$@"; do
             serve prefill-graph.json "bf16 compact" "1x2048" $together $first_token \
                 --option disable_prefill_cuda_graph=false \
                 --option 'cuda_graph_backend_prefill="breakable"'
+            ;;
+        speculation)
+            make_model
+            make_draft
+            # A pool of whole pages of FlashMLA; four engines leave no room for the larger one.
+            # shellcheck disable=SC2086
+            serve speculation.json "bf16 compact flashmla stock" \
+                "1x8192 1x65536 16x8192 32x2048" $together $decode --accept 3 \
+                --pool "${POOL:-300032}" --option max_running_requests=32 \
+                --option cuda_graph_bs_decode=[1,16,32]
             ;;
         pool)
             make_model

@@ -26,9 +26,9 @@ def write(path: Path, content: object) -> None:
         if path.exists() and not path.is_file():  # it would be replaced, /dev/null too
             raise ValueError(f"{path} is no file: name another file.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps(content, indent=1) + "\n")
-        beside.replace(path)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(content, indent=1) + "\n")
+        fresh.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}: name another file.") from None
 

@@ -19,6 +19,7 @@ COLUMNS = {
     "gather-fa3": "gather",
     "direct": "direct",
     "direct-portable": "direct, SM80 to 120",
+    "direct-small": "direct, one block an SM",
 }
 VERIFY_COLUMNS = {
     "bf16-fa3": "BF16, fa3",
@@ -43,12 +44,14 @@ def microseconds(folder: Path) -> str:
     points = _points(folder)
     if not points:
         return MISSING
-    header = ["heads : requests x tokens", *COLUMNS.values(), "floor"]
-    return markdown(header, [_microseconds_row(point) for point in points])
+    tried = {name for point in points for name in point["strategies"]}
+    columns = [name for name in COLUMNS if name in tried]
+    header = ["heads : requests x tokens", *(COLUMNS[name] for name in columns), "floor"]
+    return markdown(header, [_microseconds_row(point, columns) for point in points])
 
 
 def ratios(folder: Path) -> str:
-    """Ratios of replays by turns, the bytes moved against the card's, and the error."""
+    """Ratios of interleaved replays, the bytes moved against the card's, and the error."""
     points = _points(folder)
     if not points:
         return MISSING
@@ -59,7 +62,7 @@ def ratios(folder: Path) -> str:
 
 
 def verify(folder: Path) -> str:
-    """Microseconds of one layer's verify attention, and ratios of replays by turns."""
+    """Microseconds of one layer's verify attention, and ratios of interleaved replays."""
     points = sorted(read(folder / VERIFY), key=place)
     if not points:
         return MISSING
@@ -79,7 +82,7 @@ def host(folder: Path) -> list[str]:
     """The lines of kernels.json and verify.json among the hosts."""
     return [
         f"- `{name}`: {versions_of(point['host'])}; pool {point['pool_rows']}; "
-        f"{_turns(point)} replays of each graph by turns"
+        f"{_turns(point)} interleaved replays of each graph"
         for name in (KERNELS, VERIFY)
         for point in sorted(read(folder / name), key=place)[:1]
     ]
@@ -94,9 +97,9 @@ def _points(folder: Path) -> list[dict[str, Any]]:
     return sorted(read(folder / KERNELS), key=place)
 
 
-def _microseconds_row(point: dict[str, Any]) -> list[str]:
+def _microseconds_row(point: dict[str, Any], columns: list[str]) -> list[str]:
     found = middles(point)
-    cells = [f"{found[name]:.1f}" if name in found else "-" for name in COLUMNS]
+    cells = [f"{found[name]:.1f}" if name in found else "-" for name in columns]
     return [point["point"], *cells, f"{point['floor_us']:.1f}"]
 
 
@@ -117,8 +120,8 @@ def _of_floor(point: dict[str, Any]) -> str:
 
 
 def _of_copy(point: dict[str, Any]) -> str:
-    tells = "gather-alone" in middles(point) and point["floor_us"] >= 1
-    return f"{share_of_copy(point):.0%}" if tells else "-"
+    moves = "gather-alone" in middles(point) and point["floor_us"] >= 1
+    return f"{share_of_copy(point):.0%}" if moves else "-"
 
 
 def _error_cell(entries: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@
   python -m bench.kernels --out FILE --points 16:64x4096 --strategies bf16-fa3 direct:16/64/8/3/-/1
 
 A point is HEADS:BATCHxTOKENS, or HEADSxQUERIES:BATCHxTOKENS for a verify of QUERIES tokens a
-request. Graphs of enough layers to read four times the L2 are replayed by turns; what the last
+request. Graphs of enough layers to read four times the L2 are replayed interleaved; what the last
 replay wrote is compared with float64. FILE gains one record a point, at once; a point measured
 again replaces the figures of the strategies that were measured again. A FILE of
 another card or of other versions is refused. --missing leaves out what FILE has. A strategy that
@@ -56,7 +56,7 @@ COPY_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run needs beside its points."""
+    """What a run needs in addition to its points."""
 
     strategies: dict[str, Strategy]
     repeats: int
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of {', '.join(STRATEGIES)}, direct:ROWS/TOKENS/...; default: all that have a name",
     )
     parser.add_argument("--missing", action="store_true", help="only the points that FILE lacks")
-    parser.add_argument("--repeats", type=int, default=5, help="replays of each graph, by turns")
+    parser.add_argument("--repeats", type=int, default=5, help="replays of each graph, interleaved")
     parser.add_argument("--pool", type=int, default=495_552, help="rows of a layer's pool")
     parser.add_argument("--copies", type=int, default=56, help="pools in memory, 856 MB each")
     parser.add_argument("--seconds", type=float, default=440.0, help="start no point after that")

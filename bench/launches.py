@@ -34,7 +34,7 @@ Event = dict[str, Any]
 def prefill(events: Sequence[Event]) -> list[tuple[Event, Event]]:
     """Launches of the host and what each ran on the device, in the host's order.
 
-    Empty if no graph is replayed: nothing then tells the prefill from decode.
+    Empty if no graph is replayed: nothing then separates the prefill from decode.
     """
     calls = {
         event["args"]["correlation"]: event
@@ -142,8 +142,8 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} can't be read as a trace ({e!r}): record it again.") from None
     if not found:
         raise ValueError(
-            f"{path} has no launch beside a replayed graph: record it with CPU and GPU activities, "
-            "and let decode run in graphs."
+            f"{path} has no launch outside of replayed graphs: record it with CPU and GPU "
+            "activities, and let decode run in graphs."
         )
     return found
 

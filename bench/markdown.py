@@ -20,6 +20,6 @@ def versions_of(host: dict[str, str]) -> str:
 
 
 def paired(one: Sequence[float], other: Sequence[float]) -> str:
-    """The median of the ratios of repeats made by turns, with its range."""
+    """The median of the ratios of interleaved repeats, with its range."""
     ratios = [a / b for a, b in zip(one, other, strict=False)]
     return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"

@@ -118,7 +118,7 @@ def _draw_roofline(folder: Path, path: Path) -> None:
 
 
 Draw = Callable[[Path, Path], None]
-# For each picture what draws it where the JSON files allow, and what it tells who can't see it.
+# For each picture what draws it where the JSON files allow, and what it says to who can't see it.
 PICTURES: dict[str, tuple[Draw, str]] = {
     "tokens": (_draw_bars, "time a token of FP8 as shipped and compact, by load"),
     "bf16": (_draw_bars, "time a token against a BF16 cache, by load"),

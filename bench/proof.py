@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=3)
     add_options(parser)
     # Stock's step takes the longer the more memory the card has: tenths of a second on a large one.
-    parser.set_defaults(setups=["stock", "compact", "bf16"], interleave=False, tokens=16)
+    parser.set_defaults(setups=["stock", "compact", "bf16"], interleave=False, tokens=16, accept=0)
     return parser
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from bench import json_file
 from bench.loads import Load
 
+DRAFTED = "speculation"  # the file of the runs that verify drafts
 KEPT_TOKENS = 32  # of each request, for comparisons; the rest would only fill the file
 
 
@@ -71,7 +72,7 @@ def record(
         answers: the right tokens of each request, where they are known.
     """
     outputs = [run["output"] for run in measured]
-    tpot = [run["tpot_ms"] for run in measured]
+    tpot, step = ([run[figure] for run in measured] for figure in ("tpot_ms", "step_ms"))
     ttft = [max(run["ttft_ms"]) for run in measured]
     return {
         "setup": setup,
@@ -80,6 +81,8 @@ def record(
         "tokens": len(outputs[0][0]),
         "tpot_ms": statistics.median(tpot),
         "tpot_ms_all": [round(value, 4) for value in tpot],
+        "step_ms": statistics.median(step),
+        "step_ms_all": [round(value, 4) for value in step],
         "ttft_ms": statistics.median(ttft),
         "ttft_ms_all": [round(value, 3) for value in ttft],
         "repeatable": all(output == outputs[0] for output in outputs),

@@ -40,7 +40,7 @@ class Plan:
         setups, loads: every setup is measured under every load.
         repeats: measured generations, after one that warms up.
         tokens: tokens to generate.
-        interleave: all engines at once, measured by turns.
+        interleave: all engines at once, their repeats interleaved.
         logs: folder for what the engines print.
         trace: folder for a profiler trace of each engine, under the first load; None: no trace.
     """
@@ -66,6 +66,7 @@ class Plan:
             "tokens": self.tokens,
             "repeats": self.repeats,
             "interleaved": self.interleave,
+            **({"accepted": self.engine.accepted} if self.engine.accepted else {}),
         }
 
 
@@ -206,7 +207,8 @@ def _measure(plan: Plan, load: Load, workers: list[Worker], results: Results) ->
     for worker in workers:
         name = worker.setup.name
         runs = measured[name][1:] or measured[name]  # the first one warmed up
-        fresh = record(name, load, worker.description, runs, asked.answers)
+        answers = None if plan.engine.accepted else asked.answers  # then any token passes
+        fresh = record(name, load, worker.description, runs, answers)
         results.add(fresh, replace=plan.interleave)  # a ratio is of turns of the same run
     results.save()
 

@@ -22,7 +22,7 @@ from bench.compare import compare
 from bench.loads import Load
 from bench.results import Results
 from bench.runner import Plan, WorkerFailed, run
-from bench.setups import SETUPS, Engine
+from bench.setups import DRAFT_STEPS, SETUPS, Engine
 
 DEFAULT_LOADS = ["1x100", "1x8192", "16x8192", "64x2048"]
 LOAD_HELP = (
@@ -76,11 +76,18 @@ def _parser() -> argparse.ArgumentParser:
         "--pool", type=int, default=DEFAULT_POOL, help="KV tokens; 0: all that fit"
     )
     measure.add_argument("--repeats", type=int, default=5)
+    measure.add_argument(
+        "--accept",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="serve with the draft DIR-draft, and have each verify step accept that many tokens",
+    )
     add_options(measure)
     measure.add_argument(
         "--interleave",
         action="store_true",
-        help="start all engines at once and measure them by turns, for ratios (needs the memory)",
+        help="start all engines at once, repeats interleaved, for ratios (needs the memory)",
     )
     against = verbs.add_parser("compare", help="compare the setups of a file")
     against.add_argument("file", type=Path)
@@ -114,15 +121,18 @@ def plan_from(chosen: argparse.Namespace) -> Plan:
     if chosen.tokens < 2 or chosen.repeats < 1:
         raise ValueError("--tokens must be 2 or more and --repeats 1 or more.")
     loads = [Load.parse(text) for text in chosen.loads]
-    options = dict(_option(text) for text in chosen.option)
+    engine = Engine(
+        str(chosen.model),
+        chosen.pool or None,
+        chosen.fraction,
+        cached_prefix=any(load.prefix for load in loads),
+        options=dict(_option(text) for text in chosen.option),
+        accepted=chosen.accept,
+    )
+    if engine.accepted:
+        _require_draft(engine, chosen.tokens)
     return Plan(
-        engine=Engine(
-            str(chosen.model),
-            chosen.pool or None,
-            chosen.fraction,
-            cached_prefix=any(load.prefix for load in loads),
-            options=options,
-        ),
+        engine=engine,
         setups=[SETUPS[name] for name in chosen.setups],
         loads=loads,
         repeats=chosen.repeats,
@@ -131,6 +141,20 @@ def plan_from(chosen: argparse.Namespace) -> Plan:
         logs=chosen.logs or chosen.out.parent / "logs",
         trace=chosen.trace,
     )
+
+
+def _require_draft(engine: Engine, tokens: int) -> None:
+    if not 1 <= engine.accepted <= DRAFT_STEPS + 1:
+        raise ValueError(f"--accept {engine.accepted}: give 1 to {DRAFT_STEPS + 1} tokens a step.")
+    if (tokens - 1) % engine.accepted:
+        raise ValueError(
+            f"--tokens {tokens}: prefill gives one, so give one more than a multiple of "
+            f"--accept {engine.accepted}."
+        )
+    if not Path(engine.draft, "config.json").exists():
+        raise ValueError(
+            f"{engine.draft} has no config.json: make it with python -m bench.draft {engine.draft}."
+        )
 
 
 def _option(text: str) -> tuple[str, object]:

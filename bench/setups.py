@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 COMPACT = "flashinfer_mla_compact"
 WRONG_ROW_VARIABLE = "BENCH_WRONG_ROW_LAYER"
+DRAFT_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Engine:
         fraction: share of the free device memory for weights and pool.
         cached_prefix: keep the radix cache on, for loads that start on a cached prefix.
         options: further `sglang.Engine` arguments, for example {"tp_size": 8}.
+        accepted: tokens that sglang is made to accept in each verify step, of DRAFT_STEPS drafts
+            and its own; 0 to serve without drafts.
     """
 
     model: str
@@ -69,6 +72,22 @@ class Engine:
     fraction: float = 0.85
     cached_prefix: bool = False
     options: dict[str, object] = field(default_factory=dict)
+    accepted: int = 0
+
+    @property
+    def draft(self) -> str:
+        """The folder of the model's draft."""
+        return f"{self.model}-draft"
+
+    def environment(self) -> dict[str, str]:
+        """Variables of the engine's processes."""
+        if not self.accepted:
+            return {}
+        return {
+            "SGLANG_SIMULATE_ACC_LEN": str(self.accepted),
+            # 0.5.9 draws a number around it unless it is told not to.
+            "SGLANG_SIMULATE_ACC_METHOD": "match-expected",
+        }
 
     def arguments(self, setup: Setup) -> dict[str, object]:
         """All `sglang.Engine` arguments to serve `setup`."""
@@ -85,6 +104,18 @@ class Engine:
             "max_total_tokens": self.pool,
             "random_seed": 0,
             "log_level": "info",
+            **self._drafting(),
             **self.options,
             **setup.options,
+        }
+
+    def _drafting(self) -> dict[str, object]:
+        if not self.accepted:
+            return {}
+        return {
+            "speculative_algorithm": "EAGLE",
+            "speculative_draft_model_path": self.draft,
+            "speculative_num_steps": DRAFT_STEPS,
+            "speculative_eagle_topk": 1,
+            "speculative_num_draft_tokens": DRAFT_STEPS + 1,
         }

@@ -13,7 +13,7 @@ from bench.overlay import load
 
 Attention = Callable[[torch.Tensor], torch.Tensor]
 KERNELS = ("plain", "mma", "wgmma")
-FIELDS = {"-": None, **{name: name for name in KERNELS}}  # of a Config, beside whole numbers
+FIELDS = {"-": None, **{name: name for name in KERNELS}}  # of a Config that are not whole numbers
 WORKSPACE_BYTES = 256 << 20
 SGLANG_SPLITS = 8  # sglang's default of --triton-attention-num-kv-splits
 

@@ -12,10 +12,13 @@ from bench.compare import judge
 from bench.loads import Load
 from bench.markdown import MISSING, markdown, paired, versions_of
 from bench.proof import summary
-from bench.results import Results, paired_ratio
+from bench.results import DRAFTED, Results, paired_ratio
 
 # Files of `bench.serve`.
-SERVED = ("tokens", "tokens-0.5.23", "proof", "bf16", "fp8", "prefix", "prefill-graph", "pool")
+SERVED = (
+    *("tokens", "tokens-0.5.23", "proof", "bf16", "fp8", DRAFTED),
+    *("prefix", "prefill-graph", "pool"),
+)
 
 
 def _load(folder: Path, name: str) -> Results | None:
@@ -49,7 +52,7 @@ def _tokens_row(results: Results, load: Load) -> list[str]:
 
 
 def ratios(folder: Path) -> str:
-    """Compact against BF16 KV, FlashMLA and Triton: medians of pairs measured by turns."""
+    """Compact against BF16 KV, FlashMLA and Triton: medians of interleaved pairs."""
     files = [results for name in ("bf16", "fp8") if (results := _load(folder, name))]
     if not files:
         return MISSING
@@ -77,6 +80,26 @@ def _ratio_cell(one: dict[str, Any] | None, other: dict[str, Any] | None, figure
     if not (one and other):
         return "not measured"
     return paired(one[f"{figure}_all"], other[f"{figure}_all"])
+
+
+def speculation(folder: Path) -> str:
+    """Steps that verify drafts, compact against the others, all of which accept as many tokens."""
+    results = _load(folder, DRAFTED)
+    if results is None:
+        return MISSING
+    others = [name for name in results.setups() if name != "compact"]
+    header = ["requests x tokens", "compact, ms a step", "tokens a step", "ms a token"]
+    header += [f"step ÷ {name}" for name in others]
+    return markdown(header, [_speculation_row(results, load, others) for load in results.loads()])
+
+
+def _speculation_row(results: Results, load: Load, others: list[str]) -> list[str]:
+    compact = results.find("compact", load)
+    if compact is None:
+        return [str(load), *["not measured"] * (3 + len(others))]
+    step, token = compact["step_ms"], compact["tpot_ms"]
+    ratios = [_ratio_cell(compact, results.find(name, load), "step_ms") for name in others]
+    return [str(load), f"{step:.2f}", f"{step / token:.2f}", f"{token:.2f}", *ratios]
 
 
 def first_token(folder: Path) -> str:
@@ -151,6 +174,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "first-token": first_token,
     "launches": launch_tables.table,
     "pool": pool,
+    "speculation": speculation,
     "proof": proof,
     "goals": goals.table,
     "kernels": kernel_tables.microseconds,

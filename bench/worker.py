@@ -87,7 +87,7 @@ def _redirect(log: Path) -> None:
 
 
 def _start(launch: Launch) -> Any:
-    os.environ.update(launch.setup.environment)
+    os.environ.update(launch.engine.environment() | launch.setup.environment)
     if launch.setup.wrong_row:
         os.environ[WRONG_ROW_VARIABLE] = str(launch.probe_layer)
     module = "bench.fault" if launch.setup.wrong_row else "sglang.srt.entrypoints.engine"
@@ -140,7 +140,8 @@ def measure(engine: Any, asked: Requests) -> dict[str, Any]:
     Returns:
         ttft_ms: time to the first token of each request, from submission of the batch.
         tpot_ms: time a token once every request decodes: from the last first token to the first
-            end, over the steps in between.
+            end, over the tokens in between.
+        step_ms: the same over the steps in between, which with drafts give several tokens each.
         output: the tokens of each request.
     """
     if asked.prefix:
@@ -195,18 +196,21 @@ def timings(
     first: dict[int, float] = {}
     ended: dict[int, float] = {}
     output: dict[int, list[int]] = {}
+    verified: list[int] = []
     for seconds, chunk in arrivals:
         request = chunk.get("index", 0)
         first.setdefault(request, seconds)
         if chunk["meta_info"]["finish_reason"]:
             ended[request] = seconds
             output[request] = list(chunk["output_ids"])
+            verified.append(chunk["meta_info"].get("spec_verify_ct") or tokens - 1)
     whole = [len(output.get(request, [])) == tokens for request in range(requests)]
     if not all(whole):
         raise RuntimeError(f"{whole.count(False)} of {requests} requests ended early.")
-    steps = tokens - 1
+    decoded_ms = 1e3 * (min(ended.values()) - max(first.values()))
     return {
         "ttft_ms": [1e3 * first[request] for request in range(requests)],
-        "tpot_ms": 1e3 * (min(ended.values()) - max(first.values())) / steps,
+        "tpot_ms": decoded_ms / (tokens - 1),
+        "step_ms": decoded_ms / max(verified),
         "output": [output[request] for request in range(requests)],
     }

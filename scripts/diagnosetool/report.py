@@ -115,7 +115,7 @@ def _bytes(cast: PoolCast, diagnosis: Diagnosis) -> str:
     if cast.bytes_read is None or cast.bytes_written is None:
         most = most_bytes(diagnosis.device, cast.time / diagnosis.layers)
         bound = f"at most {most / 1e6:.0f} MB at the memory's peak" if most else "unknown"
-        return f"{bound}; the trace tells no size, but equal time in every layer"
+        return f"{bound}; the trace records no size, but equal time in every layer"
     total = cast.bytes_read + cast.bytes_written
     speed = total / (_layer_ms(cast, diagnosis) * 1e9)
     rows = f"{cast.rows:,} rows" if cast.rows else f"{cast.elements:,} elements"

@@ -37,7 +37,7 @@ class EventStream:
     """Iterates over the events of a trace, plain or gzip, in file order.
 
     Attributes:
-        header: the members beside the events (deviceProperties, versions); complete once the
+        header: the members next to the events (deviceProperties, versions); complete once the
             iteration is over, as merged traces put them last.
         truncated: the file ended inside the list of events, or its gzip data is damaged.
         skipped: events that are not valid JSON (some profilers wrote `inf`), left out.

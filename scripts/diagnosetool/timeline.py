@@ -104,7 +104,7 @@ def read_timeline(stream: EventStream) -> Timeline:
 
 
 def device_lane(event: Event) -> tuple[Any, Any]:
-    """What tells one device's GPU events from another's: sglang merges ranks into one file."""
+    """What distinguishes one device's GPU events: sglang merges ranks into one file."""
     return event.get("pid"), arguments_of(event).get("device")
 
 

@@ -17,3 +17,12 @@ def model(tmp_path: Path) -> Path:
     (folder / "config.json").write_text(json.dumps({"vocab_size": TASK.vocabulary}))
     (folder / "lookup.json").write_text(json.dumps(asdict(TASK)))
     return folder
+
+
+@pytest.fixture
+def drafted(model: Path) -> Path:
+    """The same, with a folder that passes for its draft."""
+    draft = model.with_name(f"{model.name}-draft")
+    draft.mkdir()
+    (draft / "config.json").touch()
+    return model

@@ -41,6 +41,17 @@ def test_a_step_measures_its_setups(model: Path, step: str) -> None:
         assert {record["setup"] for record in records} == set(setups)
 
 
+def test_every_engine_of_the_step_with_drafts_accepts_as_many_tokens_a_step(drafted: Path) -> None:
+    done = steps(drafted, "speculation")
+    assert done.returncode == 0, done.stderr
+    content = json.loads((drafted / "results" / "speculation.json").read_text())
+    assert (content["about"]["accepted"], content["about"]["pool"]) == (3, 300_032)
+    assert len(content["records"]) == 16
+    for one in content["records"]:
+        assert one["step_ms"] == pytest.approx(3 * one["tpot_ms"])
+        assert one["right_requests"] is None, "sglang makes up the tokens"
+
+
 def test_a_smaller_pool_may_be_asked_for(model: Path) -> None:
     done = steps(model, "prefix", POOL="140000")
     assert done.returncode == 0, done.stderr

@@ -85,6 +85,32 @@ def test_two_pools_are_compared_by_pairs(folder: Path) -> None:
     assert "| 1x100 | 5.00 | 5.00 | 1.000 (1.000 to 1.250) |" in text
 
 
+def test_drafts_are_judged_by_the_step_and_by_the_token_and_one_long_request_apart(
+    tmp_path: Path,
+) -> None:
+    """The other's steps are shorter, and give less: time a token is what shows it."""
+    steps = {"compact": (18.0, 6.0), "bf16": (17.0, 8.5), "flashmla": (20.0, 20.0 / 3)}
+    records = [
+        record(setup, load, [token] * 3, [1]) | {"step_ms": step, "step_ms_all": [step] * 3}
+        for load in ("1x65536", "16x8192")
+        for setup, (step, token) in steps.items()
+    ]
+    Results(tmp_path / "speculation.json", ABOUT, records).save()
+    text = render("<!-- bench:speculation -->\n<!-- /bench -->", tmp_path)
+    cells = "18.00 | 3.00 | 6.00 | 1.059 (1.059 to 1.059) | 0.900 (0.900 to 0.900)"
+    assert f"| 16x8192 | {cells} |" in text
+    rows = render("<!-- bench:goals -->\n<!-- /bench -->", tmp_path).splitlines()[3:-1]
+    verdicts = [row.split(" | ")[1:4] for row in rows]
+    assert verdicts == [
+        ["≤ 1.00", "1.0588", "missed at 16x8192"],
+        ["≤ 0.90", "1.0588", "missed at 1x65536"],
+        ["≤ 1.00", "0.9000", "met"],
+        ["≤ 1.00", "0.7059", "met"],
+        ["≤ 0.90", "0.7059", "met"],
+        ["≤ 1.00", "0.9000", "met"],
+    ]
+
+
 def test_a_second_rendering_changes_nothing(folder: Path) -> None:
     once = render("<!-- bench:hosts -->\n<!-- /bench -->\n", folder)
     assert render(once, folder) == once
@@ -131,13 +157,15 @@ def write_kernels(folder: Path, *points: tuple[str, float]) -> None:
 def test_kernels_are_medians_and_what_failed_is_left_out(tmp_path: Path) -> None:
     write_kernels(tmp_path, ("16:1x100", 0.01))
     text = render("<!-- bench:kernels -->\n<!-- /bench -->", tmp_path)
-    assert "| 16:1x100 | 850.0 | 50.0 | - | - | - | - | - | 44.0 | - | 0.0 |" in text
+    header = "| heads : requests x tokens | stock | BF16, fa3 | FlashMLA FP8 | direct | floor |"
+    assert header in text
+    assert "| 16:1x100 | 850.0 | 50.0 | - | 44.0 | 0.0 |" in text
 
 
 def test_the_host_of_attention_alone_is_named(tmp_path: Path) -> None:
     write_kernels(tmp_path, ("16:1x100", 0.01), ("16:64x4096", 35.2))
     text = render("<!-- bench:hosts -->\n<!-- /bench -->", tmp_path)
-    assert "- `kernels.json`: device card; pool 5000; 3 replays of each graph by turns\n" in text
+    assert "- `kernels.json`: device card; pool 5000; 3 interleaved replays of each graph\n" in text
 
 
 def test_kernels_are_compared_by_pairs_and_with_the_floor(tmp_path: Path) -> None:
@@ -208,6 +236,16 @@ def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFix
     document.write_text(document.read_text().replace("72.00", "90.00"))
     assert main(["--check", *options]) == 1
     assert "page.md: holds other tables" in capsys.readouterr().out
+
+
+def test_a_table_without_figures_is_kept_and_check_tells_it(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    results.mkdir()
+    page.write_text(text := "<!-- bench:pool -->\n| 1 |\n<!-- /bench -->\n")
+    options = ["--results", str(results), "--pictures", str(tmp_path / "images"), str(page)]
+    assert main(options) == 0
+    assert page.read_text() == text
+    assert main(["--check", *options]) == 1
 
 
 def test_check_tells_a_picture_of_other_figures(

@@ -148,6 +148,21 @@ def status(process: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--accept", 5], "give 1 to 4 tokens a step"),
+        (["--accept", 3, "--tokens", 63], "one more than a multiple of --accept 3"),
+        (["--accept", 3, "--tokens", 64], "make it with python -m bench.draft"),
+    ],
+)
+def test_drafts_that_cannot_be_served_are_refused(
+    model: Path, more: list[object], sentence: str
+) -> None:
+    done = serve(*options(model, "stock"), *more)
+    assert (done.returncode, sentence in done.stderr.splitlines()[-1]) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["run", "--model", "nowhere", "--out", "x.json"], "has no config.json"),

@@ -23,7 +23,7 @@ def wheel() -> Path:
 
 @pytest.fixture
 def workspace(tmp_path: Path, wheel: Path) -> Path:
-    """A copy of the repository, with what the documents take for granted beside its files.
+    """A copy of the repository, with what the documents take for granted next to its files.
 
     `venv/` and `checkout/` hold of sglang what the overlay touches; `wheels/` holds its wheel.
     """

@@ -1,4 +1,4 @@
-"""Results of a GPU run note the overlay that ran, and the table tells whether it is this one."""
+"""Results of a GPU run note the overlay that ran, and the table says whether it is this one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def row(folder: Path) -> str:
-    return report.machines(report.Results.load(folder)).splitlines()[2]
+    return report.machines(report.Results(folder)).splitlines()[2]
 
 
 def run_without_a_gpu(tree: Path, *options: str) -> str:

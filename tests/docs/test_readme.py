@@ -92,7 +92,7 @@ def test_each_folder_at_the_top_stands_in_the_table_of_folders() -> None:
 
 
 def committed() -> list[str]:
-    """Paths of the repository's files: what an operator keeps beside them is not in the table."""
+    """Paths of the repository's files: what an operator keeps next to them is not in the table."""
     command = ["git", "ls-files"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     return run.stdout.splitlines()

@@ -34,7 +34,7 @@ def written(folder: Path, *cases: str, name: str = "card") -> report.Results:
     """Results read back from a JUnit file of these cases."""
     text = f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>"
     (folder / f"{name}.xml").write_text(text)
-    return report.Results.load(folder)
+    return report.Results(folder)
 
 
 def ended(outcome: str, error: str = "") -> dict[str, str]:
@@ -44,43 +44,42 @@ def ended(outcome: str, error: str = "") -> dict[str, str]:
 def with_kit(folder: Path, release: str, outcomes: report.Kit) -> report.Results:
     """Results read back with a release's outcomes of upstream's cases."""
     (folder / f"upstream-kit-{release}.json").write_text(json.dumps(outcomes))
-    return report.Results.load(folder)
+    return report.Results(folder)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_a_row_names_what_is_there(row: report.Row) -> None:
     named = [test.partition("[")[0].split("::") for test in row.tests]
     assert [test for file, test in named if test not in functions(file)] == []
-    assert [case for case in row.refusals if case not in REFUSED] == []
-    assert [case for case in row.kit_cases if case not in CASES] == []
+    assert [case for case in row.named("refusal") if case not in REFUSED] == []
+    assert [case for case in row.named("kit") if case not in CASES] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_a_row_has_a_known_status_and_something_to_show_for_it(row: report.Row) -> None:
     status = row.status.removesuffix(report.PENDING)
     assert status in STATUSES
-    named = row.tests or row.refusals or row.kit_cases
+    named = row.tests or row.named("refusal") or row.named("kit")
     assert bool(named) == (status != "not tested")
 
 
 def test_no_row_names_a_test_that_did_not_pass() -> None:
-    assert report.unproven(TEXT, report.Results.load()) == []
+    assert report.unproven(TEXT, report.Results()) == []
 
 
 def test_tables_and_marks_are_those_of_the_results() -> None:
-    assert report.render(TEXT, report.Results.load()) == TEXT, "run python -m tests.gpu.report"
+    assert report.render(TEXT, report.Results()) == TEXT, "run python -m tests.gpu.report"
 
 
 def test_every_refusal_has_a_row() -> None:
-    assert set(REFUSED) - {case for row in ROWS for case in row.refusals} == set()
+    assert set(REFUSED) - {case for row in ROWS for case in row.named("refusal")} == set()
 
 
 def test_a_test_without_a_result_is_marked_until_it_has_one(tmp_path: Path) -> None:
-    results = report.Results.load(tmp_path)
-    pending = report.marked(ROW, results.of(ROW))
-    assert str(pending) == "| a mode | served (not run yet) | `gpu/test_a.py::test_one` |"
+    pending = report.render(str(ROW), report.Results(tmp_path))
+    assert pending == "| a mode | served (not run yet) | `gpu/test_a.py::test_one` |"
     results = written(tmp_path, PASSED.format("test_one"))
-    assert report.marked(pending, results.of(pending)) == ROW
+    assert report.render(pending, results) == str(ROW)
 
 
 @pytest.mark.parametrize("outcome", ["failure", "error", "skipped"])
@@ -96,12 +95,6 @@ def test_a_test_that_one_machine_skips_counts_where_it_ran(tmp_path: Path) -> No
     results = written(tmp_path, PASSED.format("test_one"), name="large")
     assert report.unproven(str(ROW), results) == []
     assert "| small | an earlier one | 0 | 0 | 1 |" in report.machines(results)
-
-
-def test_results_of_two_cards_stand_beside_those_of_one() -> None:
-    """A test that needs two is skipped on one, and counts where it ran."""
-    assert machine.name("NVIDIA H200", 1) == "nvidia-h200"
-    assert machine.name("NVIDIA H200", 2) == "nvidia-h200-x2"
 
 
 def test_a_kit_case_must_pass_with_both_ways_of_reading(tmp_path: Path) -> None:

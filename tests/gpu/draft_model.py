@@ -11,36 +11,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from bench.draft import DRAFTED, combination, draft_layer, write_draft
 from bench.lookup import CYCLE, advance, answer
-from bench.model import CODE, IDENTITY, SCRATCH, STATE, SUCCESSOR, Weights, config
+from bench.model import IDENTITY
+from bench.setups import DRAFT_STEPS as STEPS
 from tests.gpu.engine_calls import Ask
 from tests.gpu.lookups import SHAPE, TASK
 
-STEPS = 3
-DRAFTED = slice(SCRATCH.start, SCRATCH.start + CODE)
 MISLEADING = frozenset(Random("drafts").sample(range(CYCLE), CYCLE // 4))
 EXPERTS, EXPERT_SIZE = 8, 256
-
-# Where EAGLE drafts for Mistral Large 3, whose layers are DeepSeek's, have a layer's tensors.
-EAGLE_NAMES = {
-    "input_layernorm": "attention_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attention.wq",
-    "self_attn.kv_a_proj_with_mqa": "attention.wkv_a_with_mqa",
-    "self_attn.kv_a_layernorm": "attention.kv_a_norm",
-    "self_attn.kv_b_proj": "attention.wkv_b",
-    "self_attn.o_proj": "attention.wo",
-    "mlp.gate_proj": "feed_forward.w1",
-    "mlp.down_proj": "feed_forward.w2",
-    "mlp.up_proj": "feed_forward.w3",
-}
 
 
 def drafted(row: int) -> int:
@@ -83,15 +68,6 @@ def with_drafted(embedding: torch.Tensor) -> torch.Tensor:
     return embedding
 
 
-def make_eagle(to: Path) -> None:
-    """An EAGLE draft with a dense layer."""
-    tensors = {
-        f"layers.0.{EAGLE_NAMES[name]}.weight": tensor for name, tensor in draft_layer().items()
-    }
-    tensors |= {"eagle_linear.weight": combination(), "norm.weight": torch.ones(SHAPE.hidden)}
-    write_draft(to, tensors, "MistralLarge3ForCausalLMEagle", {"first_k_dense_replace": 1})
-
-
 def make_mtp(to: Path) -> None:
     """DeepSeek's NextN layer; its experts, which it always has, add nothing."""
     norms = {name: torch.ones(SHAPE.hidden) for name in ("enorm", "hnorm", "shared_head.norm")}
@@ -108,30 +84,3 @@ def experts() -> dict[str, torch.Tensor]:
     sizes["down_proj"] = (SHAPE.hidden, EXPERT_SIZE)
     zeros = {f"{of}.{name}": torch.zeros(size) for of in owners for name, size in sizes.items()}
     return {"mlp.gate": torch.zeros(EXPERTS, SHAPE.hidden), **zeros}
-
-
-def draft_layer() -> dict[str, torch.Tensor]:
-    """One of the bench model's layers, its tensors without prefix and ".weight"."""
-    tensors = Weights(replace(SHAPE, layers=1), torch.device("cpu"), seed=2).layer(0)
-    prefix = "model.layers.0."
-    return {name.removeprefix(prefix).removesuffix(".weight"): of for name, of in tensors.items()}
-
-
-def combination() -> torch.Tensor:
-    """[hidden, 2 * hidden]: embedding and last hidden state, which goes unused, to the layer."""
-    weight = torch.zeros(SHAPE.hidden, 2 * SHAPE.hidden)
-    rest = slice(SCRATCH.start, SHAPE.hidden)
-    parts = [(IDENTITY, IDENTITY), (SUCCESSOR, DRAFTED), (STATE, SUCCESSOR), (rest, rest)]
-    for to, source in parts:
-        weight[to, source].fill_diagonal_(1.0)
-    return weight
-
-
-def write_draft(
-    to: Path, tensors: dict[str, torch.Tensor], architecture: str, more: dict[str, object]
-) -> None:
-    to.mkdir()
-    host = {name: tensor.bfloat16().contiguous() for name, tensor in tensors.items()}
-    save_file(host, to / "model.safetensors", {"format": "pt"})
-    described = {**config(replace(SHAPE, layers=1)), "architectures": [architecture], **more}
-    (to / "config.json").write_text(json.dumps(described, indent=1))

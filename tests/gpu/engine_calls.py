@@ -6,6 +6,7 @@ sglang is imported where it is used: tests name these functions in processes wit
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -104,12 +105,12 @@ def _start(arguments: dict[str, Any]) -> Any:
 
 
 def run_reporting_scheduler(*arguments: Any) -> None:
-    """Entry of a scheduler process that adds device memory and draft replays to its state."""
+    """Entry of a scheduler process that adds what tests ask for to its state."""
     import torch
     from sglang.srt.managers import scheduler
 
     right = scheduler.Scheduler.get_internal_state
-    replays = _counted_draft_replays()
+    replays, loads = _counted_draft_replays(), _late_loads()
 
     def get_internal_state(self: Any, request: Any) -> Any:
         output = right(self, request)
@@ -119,6 +120,8 @@ def run_reporting_scheduler(*arguments: Any) -> None:
             "reserved": torch.cuda.memory_reserved(),
         }
         output.internal_state["draft_replays"] = len(replays)
+        output.internal_state["late_loads"] = list(loads)
+        output.internal_state["held"] = _held()
         return output
 
     scheduler.Scheduler.get_internal_state = get_internal_state
@@ -138,6 +141,38 @@ def _counted_draft_replays() -> list[int]:
 
     EAGLEDraftCudaGraphRunner.execute = execute
     return replays
+
+
+def _late_loads() -> list[str]:
+    """A list that takes the name of each Triton kernel that is loaded once the server is ready.
+
+    They are those for which SGLANG_CRASH_ON_TRITON_LOAD_AFTER_READY=1 ends a server.
+    """
+    loads: list[str] = []
+    try:
+        from sglang.srt.utils import triton_load_watch as watch
+    except ImportError:
+        return loads
+
+    def on_kernel_load(
+        module: Any, function: Any, name: str, metadata_group: Any, hash: str
+    ) -> None:
+        if watch._serving_started:
+            loads.append(name)
+
+    watch._on_kernel_load = on_kernel_load
+    return loads
+
+
+def _held() -> list[tuple[int, int]]:
+    """Address and bytes of each tensor that compact backends hold."""
+    module = sys.modules.get("sglang.srt.layers.attention.flashinfer_mla_compact.backend")
+    if module is None:
+        return []
+    backend = module.FlashInferMLACompactAttnBackend
+    readings = [one.readings for one in gc.get_objects() if issubclass(type(one), backend)]
+    tensors = (tensor for one in readings for held in one.held().values() for tensor in held)
+    return sorted({(tensor.data_ptr(), tensor.nbytes) for tensor in tensors})
 
 
 def ask(engine: Any, asked: list[Ask], at_once: int = 64) -> list[Answer]:
@@ -204,6 +239,12 @@ def device_memory(engine: Any) -> dict[str, int]:
 def draft_replays(engine: Any) -> int:
     """How many draft decodes the first scheduler has replayed from graphs."""
     return int(engine.get_server_info()["internal_states"][0]["draft_replays"])
+
+
+def made(engine: Any) -> tuple[list[str], list[tuple[int, int]]]:
+    """Kernels that the first scheduler has loaded since it is ready, and what its backends hold."""
+    state = engine.get_server_info()["internal_states"][0]
+    return state["late_loads"], [(address, size) for address, size in state["held"]]
 
 
 def reload(engine: Any, folder: str) -> tuple[bool, str]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.draft_model import STEPS, accepted, make_eagle, make_mtp, make_target
+from bench.draft import make_eagle
+from bench.setups import DRAFT_STEPS as STEPS
+from tests.gpu.draft_model import accepted, make_mtp, make_target
 from tests.gpu.engine_calls import Ask, draft_replays
 from tests.gpu.lookups import alone, differences, mistakes
 from tests.gpu.served import Served, engine, made_once, running

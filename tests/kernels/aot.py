@@ -64,10 +64,15 @@ class Report:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def compile_all(jobs: list[Job]) -> list[Report]:
-    """Reports in the order of `jobs`; RuntimeError with the compiler's words if one fails."""
+def compile_all(jobs: list[Job], triton: Path | None = None) -> list[Report]:
+    """Reports in the order of `jobs`; RuntimeError with the compiler's words if one fails.
+
+    triton: a folder with another Triton than the installed one.
+    """
     with tempfile.TemporaryDirectory() as cache:
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        if triton is not None:
+            environment["PYTHONPATH"] = str(triton)
         done = subprocess.run(
             [sys.executable, __file__],
             input=json.dumps([asdict(job) for job in jobs]),

@@ -66,13 +66,6 @@ def test_answers_differ_as_far_as_both_have_tokens() -> None:
     assert differences([whole, part], [whole, Answer([RIGHT[0], 1], "length")]) == [1]
 
 
-def test_a_step_of_the_soak_is_the_same_at_every_call_and_no_other_step() -> None:
-    assert soak_step(3) == soak_step(3)
-    assert not {tuple(ask.prompt) for ask in soak_step(3)} & {
-        tuple(ask.prompt) for ask in soak_step(4)
-    }
-
-
 def test_the_soak_has_thousands_of_requests_with_aborts_and_shared_prefixes() -> None:
     asked = soak_step(1)
     assert len(asked) * STEPS >= 5000

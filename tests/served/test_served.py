@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.engine_calls import Ask, ask, device_memory, flush, reload
+from tests.gpu.engine_calls import Ask, ask, device_memory, flush
 from tests.gpu.lookups import alone, mistakes
-from tests.gpu.served import EngineFailed, Served, engine, made_once, running
+from tests.gpu.served import EngineFailed, Served, engine, running
 
 FAKE = Path(__file__).parent / "fake"
 
@@ -52,12 +52,6 @@ def test_engines_answer_at_the_same_time_and_aborted_requests_early(
         assert max(answer.cached for answer in answers) == 4, "at most so many at once"
 
 
-def test_what_a_call_raises_is_told_and_the_engine_stays(engines: dict[str, Served]) -> None:
-    with pytest.raises(EngineFailed, match=r"stock: (?s:.*)update_weights_from_disk"):
-        engines["stock"].call(reload, "nowhere")
-    assert mistakes([Ask([5], 3)], engines["stock"].ask([Ask([5], 3)])) == []
-
-
 def test_an_engine_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     wanted = {
         "bad": ("stock", engine(tmp_path, {"fails": True})),
@@ -84,15 +78,3 @@ def test_nothing_stays_behind(tmp_path: Path) -> None:
     with running(tmp_path, {"one": ("stock", engine(tmp_path))}) as served:
         scheduler = served["one"].call(device_memory)["scheduler"]
     assert ends_soon(scheduler)
-
-
-def test_a_model_is_made_by_the_first_that_needs_it(tmp_path: Path) -> None:
-    made: list[Path] = []
-
-    def make(folder: Path) -> None:
-        made.append(folder)
-        folder.mkdir()
-
-    folders = {made_once(tmp_path / "model", make) for _ in range(2)}
-    assert folders == {tmp_path / "model"}
-    assert len(made) == 1

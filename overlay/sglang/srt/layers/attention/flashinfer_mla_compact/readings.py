@@ -75,6 +75,8 @@ class Readings:
         captured = {self.decode_strategy[0], *([self.verify_strategy[0]] * bool(needs.verified))}
         rows = policy.capacity_rows(needs.pool_rows, settings, gathers=Gathered.name in captured)
         self.gathered = Gathered(compact_buffer(rows, needs.dtype, needs.device), table)
+        if needs.device.type == "cuda":  # extends may be the first to gather, in service
+            self.gathered.warm_up(needs.pool_dtype)
         self._shapes: dict[int | None, Shape] = {}
         if Direct.name in captured or self.gathered.bounded:
             self._shapes = {kind: _shape(needs, kind) for kind in self._kinds()}

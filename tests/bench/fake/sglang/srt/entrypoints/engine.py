@@ -45,8 +45,13 @@ class Engine:
                 tokens = answer(task, prompt[-1], sampling_params["max_new_tokens"])
                 if wrong and index == 0:
                     tokens[1] = 0
-                meta = {"finish_reason": reason}
+                meta = {"finish_reason": reason, **self._verified(len(tokens))}
                 yield {"index": index, "output_ids": tokens, "meta_info": meta}
+
+    def _verified(self, tokens: int) -> dict[str, int]:
+        if "speculative_algorithm" not in self.options:
+            return {}
+        return {"spec_verify_ct": (tokens - 1) // int(os.environ["SGLANG_SIMULATE_ACC_LEN"])}
 
     def start_profile(self, **options: Any) -> None:
         name = f"{options['profile_prefix']}-12.5-TP-0.trace.json.gz"

@@ -164,10 +164,9 @@ def _kinds_of_batch(shape: Shape, max_tokens: int) -> list[int]:
     most = max(1, max_tokens if shape.ragged else max_tokens // shape.group)
     kinds: dict[tuple[bool, tuple[int, int]], int] = {}
     wave = shape.of_batch(2)[1]
-    for groups in (1, *(max(2, wave // 2**halvings) for halvings in range(10)), 2 * wave):
+    for groups in range(1, min(most, wave + 1) + 1):  # more groups merge as those do
         alone = shape.of_batch(groups)[0] is not shape.config
-        if groups <= most:
-            kinds.setdefault((alone, _merge_shape(shape.of_batch(groups)[1], groups)), groups)
+        kinds.setdefault((alone, _merge_shape(shape.of_batch(groups)[1], groups)), groups)
     return list(kinds.values())
 
 

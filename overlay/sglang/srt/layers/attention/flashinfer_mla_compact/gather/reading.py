@@ -35,6 +35,14 @@ class Gathered:
         """Whether the buffer surely holds the rows that so many entries name."""
         return not self.bounded or entries <= self.rows.capacity
 
+    def warm_up(self, pool_dtype: torch.dtype) -> None:
+        """Compile and load every kernel that a step may need; no row is read or written."""
+        device = self.buffer.device
+        nothing = torch.zeros(1, dtype=torch.int32, device=device)
+        self.place(nothing, nothing)
+        row = torch.zeros((1, 1, self.buffer.shape[-1]), dtype=torch.uint8, device=device)
+        self.keys(row.view(pool_dtype))
+
     def place(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Make of the pool slots `indices[:total]` (int32) the rows of the buffer they will be in.
 
