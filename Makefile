@@ -3,6 +3,7 @@ PIN :=
 TREE :=
 PYTHON :=
 TO :=
+READ :=
 
 pin := $(if $(PIN),--pin $(PIN))
 where := $(if $(TREE),--tree "$(TREE)") $(if $(PYTHON),--python "$(PYTHON)")
