@@ -56,7 +56,7 @@ def _register(arguments: Any) -> None:
     package: Any = importlib.import_module(ATTENTION)
     registry: Any = importlib.import_module(f"{ATTENTION}.attention_registry")
     drafts: Any = importlib.import_module("sglang.srt.speculative.draft_utils")
-    folder = HOME / "overlay" / "/".join(ATTENTION.split("."))
+    folder = HOME.joinpath("overlay", *ATTENTION.split("."))
     keep_chunks = arguments.add_chunked_prefix_cache_attention_backend
     register = registry.register_attention_backend(NAME)
     create_draft = _with_ours(drafts.DraftBackendFactory._create_backend)
