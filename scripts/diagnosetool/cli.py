@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from diagnosetool.diagnosis import Diagnosis, Verdict, diagnose, steps_and_layers
+from diagnosetool.diagnosis import Diagnosis, Verdict, decode_steps, diagnose
 from diagnosetool.report import as_json, as_text, compared
 from diagnosetool.stream import EventStream, TraceError
 from diagnosetool.timeline import read_timeline
@@ -132,7 +132,7 @@ def _unknown_first(before: Diagnosis, after: Diagnosis) -> Diagnosis:
 
 def _trim(options: argparse.Namespace, progress: TextIO | None) -> int:
     timeline = read_timeline(EventStream(options.trace, progress))
-    steps, _ = steps_and_layers(timeline)
+    steps = decode_steps(timeline)
     window = find_window(timeline, steps, options.steps) if steps else None
     if window is None:
         reason = f"{options.trace} has no {options.steps} decode steps in a row to keep"

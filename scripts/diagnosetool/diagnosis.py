@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -12,16 +12,25 @@ from diagnosetool.cast import PoolCast, find_cast, is_large_copy
 from diagnosetool.kernels import (
     COMPACT_DIRECT,
     COMPACT_GATHER,
+    COPY,
     FLASHINFER_MLA,
+    PREFILL,
     family,
     is_attention,
+    is_like_attention,
+    is_unknown,
+    short_name,
 )
-from diagnosetool.steps import DECODE_MODES, Steps, find_steps, marks_a_step
+from diagnosetool.marks import DECODE_MODES
+from diagnosetool.sample import Kernel
+from diagnosetool.steps import Steps, find_steps
 from diagnosetool.stream import EventStream
-from diagnosetool.timeline import KERNEL_LIMIT, Kernel, Timeline, read_timeline
+from diagnosetool.timeline import Timeline, read_timeline
 
 IDLE = "GPU idle"
-COPIES_DOMINATE = 0.4  # of a step: then no cast is not the answer
+COPIES_DOMINATE = 1 / 3  # of a step: then "no cast" is not the answer
+ATTACH = "attach the trace to a report"
+NAME_WIDTH = 100
 
 
 class Verdict(StrEnum):
@@ -84,52 +93,58 @@ def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
         path=stream.path,
         device=device_name(stream.header),
         verdict=Verdict.UNKNOWN,
-        reason="no decode step of two attention layers or more was found",
-        remedy="profile while the server decodes, for ten steps or more",
+        reason="",
         notes=tuple(_notes(stream, timeline)),
     )
-    if not timeline.kernels:
-        reason = "the trace holds no GPU kernels"
-        remedy = "profile with the GPU activity on, until the server has decoded some tokens"
-        return replace(blank, reason=reason, remedy=remedy)
-    steps, layers = steps_and_layers(timeline)
-    if steps:
-        return _measured(blank, steps, layers, timeline)
-    reason, remedy = _why_no_step(timeline) or (blank.reason, blank.remedy)
+    if steps := decode_steps(timeline):
+        return _measured(blank, steps, timeline)
+    reason, remedy = _why_no_step(timeline)
     return replace(blank, reason=reason, remedy=remedy)
 
 
-def _why_no_step(timeline: Timeline) -> tuple[str, str] | None:
-    """A reason that sglang's marks give, and its remedy."""
-    modes = {span.mode for span in timeline.spans} | timeline.host_modes
-    if modes and not modes & set(DECODE_MODES):
-        reason = f"no decode step: sglang marked no decode, only {', '.join(sorted(modes))}"
-        return reason, "profile while the server decodes"
-    if not modes or any(is_attention(kernel.name) for kernel in timeline.kernels):
-        return None
-    names = ", ".join(_dearest(timeline.kernels))
-    reason = (
-        f"the server decodes, by attention kernels that are not known here; the dearest: {names}"
-    )
-    return reason, "attach the trace to a report"
+def _why_no_step(timeline: Timeline) -> tuple[str, str]:
+    """Why no decode step was found, and the remedy."""
+    names = {kernel.name for kernel in timeline.kernels}
+    again = "profile while the server decodes, for ten steps or more"
+    if timeline.cut and not names:
+        return "the file ends before the first GPU kernel", "copy the whole file from its server"
+    if not names:
+        remedy = "profile with the GPU activity on, until the server has decoded some tokens"
+        return "the trace holds no GPU kernels", remedy
+    if timeline.modes and timeline.modes.isdisjoint(DECODE_MODES):
+        modes = ", ".join(sorted(timeline.modes))
+        return f"no decode step: {timeline.engine} marked no decode, only {modes}", again
+    if any(map(is_attention, names)):
+        if timeline.cut:
+            reason = "no whole decode step: the file ends early"
+            return reason, "copy the whole file from its server, or profile ten steps or more"
+        return "no decode step was found: one pass alone may as well be a prefill", again
+    if any(family(name) == PREFILL for name in names):
+        return "no decode step: attention runs in kernels of prefill alone", again
+    if unknown := _unknown(timeline.kernels):
+        return f"no attention kernel was recognised; not known here: {unknown}", ATTACH
+    return "no decode step of two attention layers or more was found", again
 
 
-def _dearest(kernels: Sequence[Kernel], count: int = 3) -> list[str]:
-    """Names of the kernels that take most time."""
+def _unknown(kernels: Iterable[Kernel], most: int = 3) -> str:
+    """Names of kernels that are not known, those like attention first, then by their time."""
     times: dict[str, float] = defaultdict(float)
     for kernel in kernels:
-        times[kernel.name] += kernel.duration
-    return sorted(times, key=lambda name: -times[name])[:count]
+        if is_unknown(kernel.name):
+            times[kernel.name] += kernel.duration
+    ranked = sorted(times, key=lambda name: (not is_like_attention(name), -times[name]))
+    return ", ".join(dict.fromkeys(short_name(name)[:NAME_WIDTH] for name in ranked[:most]))
 
 
-def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -> Diagnosis:
-    cast = find_cast(steps, layers, timeline.copies)
+def _measured(blank: Diagnosis, steps: Steps, timeline: Timeline) -> Diagnosis:
+    cast = find_cast(steps, timeline.copies)
     attention = _attention(steps)
-    verdict, reason, remedy = _verdict(cast, attention)
-    if verdict is Verdict.ABSENT and (share := _copied_share(steps, timeline)) > COPIES_DOMINATE:
-        verdict = Verdict.UNKNOWN
-        reason = f"large copies take {share:.0%} of a step, but not one in every layer"
-        remedy = "profile some more steps, or attach the trace to a report"
+    costs = _costs(steps, cast, timeline)
+    copied = sum(cost.time for cost in costs if cost.family == COPY) / steps.length
+    verdict, reason, remedy = _verdict(cast, attention, steps)
+    if verdict is Verdict.ABSENT and copied > COPIES_DOMINATE:
+        verdict, remedy = Verdict.UNKNOWN, ATTACH
+        reason = f"copies take {copied:.0%} of a step, but not one of one size in every layer"
     return replace(
         blank,
         verdict=verdict,
@@ -137,23 +152,12 @@ def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -
         remedy=remedy,
         steps=len(steps.steps),
         steps_from=steps.source,
-        layers=layers,
+        layers=steps.layers,
         step_time=steps.length,
         attention=attention,
         cast=cast,
-        costs=tuple(_costs(steps, cast, timeline)),
+        costs=tuple(costs),
     )
-
-
-def _copied_share(steps: Steps, timeline: Timeline) -> float:
-    """The share of the steps' time that large copies take."""
-    copied = sum(
-        kernel.duration
-        for step in steps.steps
-        for kernel in step.kernels
-        if is_large_copy(kernel, timeline.copies)
-    )
-    return copied / max(sum(step.length for step in steps.steps), 1e-9)
 
 
 def device_name(header: dict[str, Any]) -> str:
@@ -161,13 +165,13 @@ def device_name(header: dict[str, Any]) -> str:
     devices = header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     name = first.get("name") if isinstance(first, dict) else None
-    return str(name or "unknown GPU")
+    return str(name or "").strip() or "unknown GPU"
 
 
-def steps_and_layers(timeline: Timeline) -> tuple[Steps | None, int]:
-    """The decode steps, None where there are none, and the attention layers of one.
+def decode_steps(timeline: Timeline) -> Steps | None:
+    """The decode steps, None where there are none.
 
-    By attention kernels; by large copies alone where the trace has no attention known here.
+    Layers are told by attention kernels; where none is known here, by large copies.
     """
 
     def attends(kernel: Kernel) -> bool:
@@ -176,10 +180,7 @@ def steps_and_layers(timeline: Timeline) -> tuple[Steps | None, int]:
     def copies(kernel: Kernel) -> bool:
         return is_large_copy(kernel, timeline.copies)
 
-    for marks in (attends, copies):
-        if steps := find_steps(timeline, marks):
-            return steps, marks_a_step(steps, marks)
-    return None, 0
+    return find_steps(timeline, attends) or find_steps(timeline, copies)
 
 
 def _attention(steps: Steps) -> str:
@@ -192,16 +193,15 @@ def _attention(steps: Steps) -> str:
     return max(times, key=lambda label: times[label], default="")
 
 
-def _verdict(cast: PoolCast | None, attention: str) -> tuple[Verdict, str, str]:
+def _verdict(cast: PoolCast | None, attention: str, steps: Steps) -> tuple[Verdict, str, str]:
     backend = (cast.reader if cast else attention).removeprefix("attention, ")
-    if cast is None and not attention:
-        reason = "no attention kernel known to this tool runs here, and no copy in every layer"
-        return Verdict.UNKNOWN, reason, "attach the trace to a report"
+    unknown = _unknown(kernel for step in steps.steps for kernel in step.forward)
+    if not backend:
+        reason = "every layer copies a tensor of pool size" if cast else "copies alone recur"
+        reason += ", and what reads it is not known"
+        return Verdict.UNKNOWN, f"{reason}: {unknown}" if unknown else reason, ATTACH
     if cast is None:
         return Verdict.ABSENT, f"no layer copies a KV pool; attention is {backend}", ""
-    if not cast.reader:
-        reason = "every layer copies a tensor of pool size, and what reads it is not known"
-        return Verdict.UNKNOWN, reason, "name the server's --attention-backend in a report"
     if cast.reader == FLASHINFER_MLA:
         reason = "FlashInfer MLA casts the whole KV pool in every layer of every step"
         return Verdict.CAST, reason, "serve with --attention-backend flashinfer_mla_compact"
@@ -240,8 +240,13 @@ def _notes(stream: EventStream, timeline: Timeline) -> list[str]:
         notes.append(f"{timeline.odd} events have fields unlike a profiler's and were left out")
     if timeline.devices > 1:
         notes.append(f"the trace holds {timeline.devices} devices: the first one is judged")
-    if timeline.kernels_left_out:
-        notes.append(f"only the first {KERNEL_LIMIT:,} kernels are judged")
+    if left_out := timeline.kernels_left_out:
+        parts = len(timeline.windows)
+        judged = (
+            f"only {parts} parts are judged," if parts > 1 else "only the first part is judged,"
+        )
+        kept = len(timeline.kernels)
+        notes.append(f"{judged} {kept:,} of {kept + left_out:,} kernels")
     if any(family(k.name) in (COMPACT_GATHER, COMPACT_DIRECT) for k in timeline.kernels):
         notes.append("flashinfer_mla_compact is at work in this trace")
     return notes

@@ -1,0 +1,94 @@
+"""Forward passes that the server named: on the GPU's timeline, or on the host's alone."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# Where the server drafts, the pass that verifies marks the step: drafts say DECODE as well.
+DECODE_MODES = ("VERIFY", "TARGET_VERIFY", "DECODE")
+_SGLANG = re.compile(r"step\[(\w+)")
+_VLLM = re.compile(r"execute_.*?context_(\d+).*?generation_(\d+)")
+# More than the launches of the kernels that are kept; they bound the memory of a long trace.
+LAUNCH_LIMIT = 1_000_000
+
+
+class Span(NamedTuple):
+    """A forward pass from its start to its end, in microseconds; `mode` is such as DECODE."""
+
+    start: float
+    end: float
+    mode: str
+
+
+@dataclass(frozen=True)
+class Launches:
+    """When the host launched what, by the correlation that a launch shares with its kernels."""
+
+    times: array[float] = field(default_factory=lambda: array("d"))
+    correlations: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, time: float, correlation: int) -> None:
+        """Keep one launch, at `time` microseconds."""
+        if len(self.times) < LAUNCH_LIMIT:
+            self.correlations.append(correlation)
+            self.times.append(time)
+
+
+def mode_of(name: str) -> str:
+    """The mode of a pass, such as DECODE of "step[DECODE bs=4]"; "" where `name` names none.
+
+    vLLM writes how many requests are in prefill and in decode: one in prefill makes it an EXTEND.
+    """
+    if found := _SGLANG.match(name):
+        return found[1]
+    if found := _VLLM.match(name):
+        return "DECODE" if int(found[1]) == 0 else "EXTEND"
+    return ""
+
+
+def is_prefill(mode: str) -> bool:
+    """Whether a pass of `mode` reads prompts; a draft's own extend is part of a decode step."""
+    words = ("EXTEND", "MIXED", "PREFILL")
+    return not mode.startswith("DRAFT") and any(word in mode for word in words)
+
+
+def merged(marks: Mapping[str, Sequence[float]]) -> list[Span]:
+    """Spans in order, of starts and ends by mode: one a pass, though each stream has its own."""
+    spans: list[Span] = []
+    for mode, ends in marks.items():
+        first = len(spans)
+        for start, end in sorted(zip(ends[::2], ends[1::2], strict=True)):
+            if len(spans) > first and start < spans[-1].end:
+                spans[-1] = spans[-1]._replace(end=max(spans[-1].end, end))
+            else:
+                spans.append(Span(start, end, mode))
+    return sorted(spans)
+
+
+def moved_to_the_gpu(
+    host: Sequence[Span], launches: Launches, kernels: Iterable[tuple[int, float, float]]
+) -> list[Span]:
+    """Where the passes of the host's timeline ran on the GPU, by what was launched in them.
+
+    `kernels` are correlations, starts and ends. A pass without a kernel among them has no span.
+    """
+    runs: dict[int, tuple[float, float]] = {}
+    for correlation, start, end in kernels:
+        if correlation <= 0:  # none was recorded
+            continue
+        first, last = runs.get(correlation, (start, end))
+        runs[correlation] = min(first, start), max(last, end)
+    starts = [span.start for span in host]
+    moved: dict[int, Span] = {}
+    for time, correlation in zip(launches.times, launches.correlations, strict=True):
+        at = bisect_right(starts, time) - 1
+        if correlation in runs and at >= 0 and time <= host[at].end:
+            start, end = runs[correlation]
+            known = moved.get(at, Span(start, end, host[at].mode))
+            moved[at] = Span(min(known.start, start), max(known.end, end), known.mode)
+    return sorted(moved.values())
