@@ -69,7 +69,7 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
     finders: tuple[tuple[str, Callable[[], Bounds]], ...] = (
         (f"{timeline.engine}'s step spans", lambda: _from_spans(timeline.spans, layers)),
         ("CUDA graph replays", lambda: _from_replays(kernels, layer_marks)),
-        ("the repetition of kernels", lambda: _from_repetition(kernels, layer_marks)),
+        ("the repetition of kernels", lambda: _from_repetition(kernels, layers)),
     )
     found = (_whole(source, finder(), timeline, layers) for source, finder in finders)
     usable = (steps for steps in found if steps.steps and steps.layers >= 2)
@@ -125,50 +125,40 @@ def _from_replays(kernels: Iterable[Kernel], layer_marks: LayerMarks) -> Bounds:
 def _followed(passes: Passes, layers: int) -> Bounds:
     """The passes of so many layers, if two or more, each with the start of the next one.
 
-    The last one has none, and stands if alone.
+    The last of all passes may be cut: it ends the one before. The last whole one stands if alone.
     """
-    full = sorted((start, end) for start, end, count in passes if count == layers >= 2)
-    if len(full) == 1:
-        return [(*full[0], full[0][1])]
-    return [(*this, following[0]) for this, following in pairwise(full)]
+    passes = sorted(passes)
+    chain = [one for one in passes if one[2] == layers >= 2]
+    if chain and passes[-1] != chain[-1]:
+        chain.append(passes[-1])
+    if len(chain) == 1:
+        return [(start, end, end) for start, end, _ in chain]
+    return [(start, end, following[0]) for (start, end, _), following in pairwise(chain)]
 
 
-def _from_repetition(kernels: Sequence[Kernel], layer_marks: LayerMarks) -> Bounds:
+def _from_repetition(kernels: Iterable[Kernel], layers: Sequence[float]) -> Bounds:
     """Steps between two runs of a kernel that a pass runs once, such as the sampler's.
 
     Between two runs of it there are as many layers as the model has, each time. Other kernels
-    say nothing: those of every second layer recur in one pass just as evenly.
+    show nothing: those of every second layer recur in one pass just as evenly.
     """
-    ranks = _layer_ranks(kernels, layer_marks)
-    votes: dict[int, list[str]] = defaultdict(list)
-    for name, runs in ranks.items():
-        gaps = Counter(later[0] - earlier[0] for earlier, later in pairwise(runs))
-        if gaps:
-            layers, times = gaps.most_common(1)[0]
-            if 2 <= layers <= MOST_LAYERS and times >= 0.8 * gaps.total():
-                votes[layers].append(name)
-    if not votes:
-        return []
-    layers = max(votes)
-    marker = max(votes[layers], key=lambda name: len(ranks[name]))
-    return [
-        (start, end, end)
-        for (rank, start), (next_rank, end) in pairwise(ranks[marker])
-        if next_rank - rank == layers
-    ]
-
-
-def _layer_ranks(
-    kernels: Iterable[Kernel], layer_marks: LayerMarks
-) -> dict[str, list[tuple[int, float]]]:
-    """Of the kernels that a pass runs once, the runs: the layers before, and the start."""
-    ranks: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    layers = 0
-    for kernel in kernels:
-        if runs_once(kernel.name) and (not (runs := ranks[kernel.name]) or runs[-1][0] != layers):
-            runs.append((layers, kernel.start))
-        layers += layer_marks(kernel)
-    return ranks
+    ranks: dict[str, dict[int, float]] = defaultdict(dict)
+    for kernel in filter(lambda kernel: runs_once(kernel.name), kernels):
+        ranks[kernel.name].setdefault(bisect_left(layers, kernel.start), kernel.start)
+    found: Bounds = []
+    most = 1
+    for runs in ranks.values():
+        gaps = Counter(later - earlier for earlier, later in pairwise(runs))
+        usual, times = max(gaps.items(), key=lambda gap: gap[1], default=(0, 0))
+        if most <= usual <= MOST_LAYERS and times >= 0.8 * gaps.total():
+            bounds = [
+                (start, end, end)
+                for (rank, start), (next_rank, end) in pairwise(runs.items())
+                if next_rank - rank == usual
+            ]
+            if usual > most or len(bounds) > len(found):
+                found, most = bounds, usual
+    return found
 
 
 def _cut(kernels: Sequence[Kernel], bounds: Bounds) -> list[Step]:
