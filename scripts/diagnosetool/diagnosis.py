@@ -30,6 +30,9 @@ from diagnosetool.timeline import Timeline, read_timeline
 IDLE = "GPU idle"
 COPIES_DOMINATE = 1 / 3  # of a step: then "no cast" is not the answer
 ATTACH = "attach the trace to a report"
+COPY_AGAIN = "copy the whole file from its server"
+RECORD_AGAIN = "profile while the server decodes, for ten steps or more"
+RECORD_GPU = "profile with the GPU activity on, until the server has decoded some tokens"
 NAME_WIDTH = 100
 
 
@@ -104,26 +107,32 @@ def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
 
 def _why_no_step(timeline: Timeline) -> tuple[str, str]:
     """Why no decode step was found, and the remedy."""
-    names = {kernel.name for kernel in timeline.kernels}
-    again = "profile while the server decodes, for ten steps or more"
-    if timeline.cut and not names:
-        return "the file ends before the first GPU kernel", "copy the whole file from its server"
-    if not names:
-        remedy = "profile with the GPU activity on, until the server has decoded some tokens"
-        return "the trace holds no GPU kernels", remedy
-    if timeline.modes and timeline.modes.isdisjoint(DECODE_MODES):
-        modes = ", ".join(sorted(timeline.modes))
-        return f"no decode step: {timeline.engine} marked no decode, only {modes}", again
-    if any(map(is_attention, names)):
-        if timeline.cut:
-            reason = "no whole decode step: the file ends early"
-            return reason, "copy the whole file from its server, or profile ten steps or more"
-        return "no decode step was found: one pass alone may as well be a prefill", again
-    if any(family(name) == PREFILL for name in names):
-        return "no decode step: attention runs in kernels of prefill alone", again
-    if unknown := _unknown(timeline.kernels):
-        return f"no attention kernel was recognised; not known here: {unknown}", ATTACH
-    return "no decode step of two attention layers or more was found", again
+    families = {family(kernel.name) for kernel in timeline.kernels}
+    attends = any(is_attention(kernel.name) for kernel in timeline.kernels)
+    unknown = _unknown(timeline.kernels)
+    modes = ", ".join(sorted(timeline.modes))
+    nameless = f"; kernels not known here: {unknown}" if unknown and not attends else ""
+    marked = f"no decode step: {timeline.engine} marked"
+    causes = (
+        (timeline.cut and not families, "the file ends before the first GPU kernel", COPY_AGAIN),
+        (not families, "the trace holds no GPU kernels", RECORD_GPU),
+        (
+            timeline.modes and timeline.modes.isdisjoint(DECODE_MODES),
+            f"{marked} no decode, only {modes}",
+            RECORD_AGAIN,
+        ),
+        (timeline.cut, f"no whole decode step: the file ends early{nameless}", COPY_AGAIN),
+        (
+            attends and timeline.modes and not timeline.spans,
+            f"{marked} {modes} on the host's timeline, and no launches show what ran in them",
+            RECORD_AGAIN,
+        ),
+        (attends, "no decode step was found: one pass alone may be a prefill", RECORD_AGAIN),
+        (PREFILL in families, "no decode step: all attention is that of a prefill", RECORD_AGAIN),
+        (unknown, f"no attention kernel was recognised{nameless}", ATTACH),
+        (True, "no decode step of two attention layers or more was found", RECORD_AGAIN),
+    )
+    return next((reason, remedy) for holds, reason, remedy in causes if holds)
 
 
 def _unknown(kernels: Iterable[Kernel], most: int = 3) -> str:

@@ -66,11 +66,13 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
     if timeline.modes and timeline.modes.isdisjoint(DECODE_MODES):
         return None  # the server marked its passes, and none of them decodes
     layers = [kernel.start for kernel in kernels if layer_marks(kernel)]
-    finders: tuple[tuple[str, Callable[[], Bounds]], ...] = (
+    finders: list[tuple[str, Callable[[], Bounds]]] = [
         (f"{timeline.engine}'s step spans", lambda: _from_spans(timeline.spans, layers)),
         ("CUDA graph replays", lambda: _from_replays(kernels, layer_marks)),
-        ("the repetition of kernels", lambda: _from_repetition(kernels, layers)),
-    )
+        ("the repetition of kernels", lambda: _from_repetition(timeline, layers)),
+    ]
+    if not timeline.spans and any(map(is_prefill, timeline.modes)):
+        finders.pop()  # prefills recur as well, and nothing shows which passes they are
     found = (_whole(source, finder(), timeline, layers) for source, finder in finders)
     usable = (steps for steps in found if steps.steps and steps.layers >= 2)
     if timeline.cut:  # what was cut off may be spans alone
@@ -80,12 +82,7 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
 
 def _whole(source: str, bounds: Bounds, timeline: Timeline, layers: Sequence[float]) -> Steps:
     """The steps that the trace holds from end to end, without another pass inside."""
-    prefills = [span.start for span in timeline.spans if is_prefill(span.mode)]
-    whole = [
-        (start, end, following)
-        for start, end, following in bounds
-        if timeline.holds(start, following) and not _count(prefills, start, following)
-    ]
+    whole = [one for one in bounds if timeline.holds(one[0], one[2])]
     steps = _typical(_single(_cut(timeline.kernels, whole), layers))
     counts = [_count(layers, step.start, step.forward[-1].start) for step in steps]
     return Steps(source, steps, int(median(counts)) if counts else 0)
@@ -96,7 +93,7 @@ def _count(times: Sequence[float], start: float, end: float) -> int:
     return bisect_right(times, end) - bisect_left(times, start)
 
 
-def _from_spans(spans: Iterable[Span], layers: Sequence[float]) -> Bounds:
+def _from_spans(spans: Sequence[Span], layers: Sequence[float]) -> Bounds:
     """Passes of the first mode that decodes, with as many layers as most of them have."""
     for mode in DECODE_MODES:
         passes = [
@@ -105,7 +102,9 @@ def _from_spans(spans: Iterable[Span], layers: Sequence[float]) -> Bounds:
             if span.mode == mode
         ]
         if passes:
-            return _followed(passes, max(multimode(count for *_, count in passes)))
+            known = [count for *_, count in passes if count]
+            others = [span.start for span in spans if is_prefill(span.mode)]
+            return _followed(passes, max(multimode(known), default=0), others)
     return []
 
 
@@ -122,40 +121,40 @@ def _from_replays(kernels: Iterable[Kernel], layer_marks: LayerMarks) -> Bounds:
     return _followed(replays, max((count for *_, count in replays), default=0))
 
 
-def _followed(passes: Passes, layers: int) -> Bounds:
-    """The passes of so many layers, if two or more, each with the start of the next one.
+def _followed(passes: Passes, layers: int, others: Iterable[float] = ()) -> Bounds:
+    """The passes of so many layers, if two or more, each with the start of what follows it.
 
-    The last of all passes may be cut: it ends the one before. The last whole one stands if alone.
+    That is such a pass, one of `others`, or the last of all, which may be cut. Where nothing
+    follows, a pass stands if it is alone.
     """
-    passes = sorted(passes)
-    chain = [one for one in passes if one[2] == layers >= 2]
-    if chain and passes[-1] != chain[-1]:
-        chain.append(passes[-1])
-    if len(chain) == 1:
-        return [(start, end, end) for start, end, _ in chain]
-    return [(start, end, following[0]) for (start, end, _), following in pairwise(chain)]
+    full = sorted((start, end) for start, end, count in passes if count == layers >= 2)
+    starts = sorted([*others, max(passes, default=(0.0,))[0], *(start for start, _ in full)])
+    after = [bisect_right(starts, start) for start, _ in full]
+    bounds = [
+        (start, end, starts[at])
+        for (start, end), at in zip(full, after, strict=True)
+        if at < len(starts)
+    ]
+    return bounds or [(start, end, end) for start, end in full]
 
 
-def _from_repetition(kernels: Iterable[Kernel], layers: Sequence[float]) -> Bounds:
+def _from_repetition(timeline: Timeline, layers: Sequence[float]) -> Bounds:
     """Steps between two runs of a kernel that a pass runs once, such as the sampler's.
 
     Between two runs of it there are as many layers as the model has, each time. Other kernels
     show nothing: those of every second layer recur in one pass just as evenly.
     """
     ranks: dict[str, dict[int, float]] = defaultdict(dict)
-    for kernel in filter(lambda kernel: runs_once(kernel.name), kernels):
+    for kernel in filter(lambda kernel: runs_once(kernel.name), timeline.kernels):
         ranks[kernel.name].setdefault(bisect_left(layers, kernel.start), kernel.start)
     found: Bounds = []
-    most = 1
+    most = 2
     for runs in ranks.values():
-        gaps = Counter(later - earlier for earlier, later in pairwise(runs))
+        pairs = [(a, b) for a, b in pairwise(runs.items()) if timeline.holds(a[1], b[1])]
+        gaps = Counter(later - earlier for (earlier, _), (later, _) in pairs)
         usual, times = max(gaps.items(), key=lambda gap: gap[1], default=(0, 0))
         if most <= usual <= MOST_LAYERS and times >= 0.8 * gaps.total():
-            bounds = [
-                (start, end, end)
-                for (rank, start), (next_rank, end) in pairwise(runs.items())
-                if next_rank - rank == usual
-            ]
+            bounds = [(a[1], b[1], b[1]) for a, b in pairs if b[0] - a[0] == usual]
             if usual > most or len(bounds) > len(found):
                 found, most = bounds, usual
     return found
