@@ -37,9 +37,9 @@ exit codes:
   4  the file can't be read, or is no trace; or the answer can't be written
   5  another backend casts the whole pool
   130  interrupted; with --trim, nothing was written
+With --before and --after, the code is that of the trace after; 3 and 4 are for either.
 """
 _RECORD = """
-With --before and --after, the code is that of the trace after; 3 and 4 are for either.
 
 To record a trace of a running server, while it decodes:
   curl -X POST http://HOST:PORT/start_profile -H 'Content-Type: application/json' \\
