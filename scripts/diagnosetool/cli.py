@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from diagnosetool.diagnosis import Diagnosis, Verdict, decode_steps, diagnose
+from diagnosetool.diagnosis import Diagnosis, decode_steps, diagnose
+from diagnosetool.reasons import Verdict
 from diagnosetool.report import as_json, as_text, compared, wrapped
 from diagnosetool.stream import EventStream, TraceError
 from diagnosetool.timeline import read_timeline

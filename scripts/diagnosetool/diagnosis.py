@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from diagnosetool.cast import PoolCast, find_cast, is_large_copy
@@ -13,36 +12,16 @@ from diagnosetool.kernels import (
     COMPACT_DIRECT,
     COMPACT_GATHER,
     COPY,
-    FLASHINFER_MLA,
-    PREFILL,
     family,
     is_attention,
-    is_like_attention,
-    is_unknown,
-    short_name,
 )
-from diagnosetool.marks import DECODE_MODES
+from diagnosetool.reasons import Verdict, verdict_of, why_no_step
 from diagnosetool.sample import Kernel
 from diagnosetool.steps import Steps, find_steps
 from diagnosetool.stream import EventStream
 from diagnosetool.timeline import Timeline, read_timeline
 
 IDLE = "GPU idle"
-COPIES_DOMINATE = 1 / 3  # of a step: then "no cast" is not the answer
-ATTACH = "attach the trace to a report"
-COPY_AGAIN = "copy the whole file from its server"
-RECORD_AGAIN = "profile while the server decodes, for ten steps or more"
-RECORD_GPU = "profile with the GPU activity on, until the server has decoded some tokens"
-NAME_WIDTH = 100
-
-
-class Verdict(StrEnum):
-    """What the trace shows."""
-
-    CAST = "cast"
-    OTHER_CAST = "other-cast"
-    ABSENT = "absent"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -101,48 +80,8 @@ def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
     )
     if steps := decode_steps(timeline):
         return _measured(blank, steps, timeline)
-    reason, remedy = _why_no_step(timeline)
+    reason, remedy = why_no_step(timeline)
     return replace(blank, reason=reason, remedy=remedy)
-
-
-def _why_no_step(timeline: Timeline) -> tuple[str, str]:
-    """Why no decode step was found, and the remedy."""
-    families = {family(kernel.name) for kernel in timeline.kernels}
-    attends = any(is_attention(kernel.name) for kernel in timeline.kernels)
-    unknown = _unknown(timeline.kernels)
-    modes = ", ".join(sorted(timeline.modes))
-    nameless = f"; kernels not known here: {unknown}" if unknown and not attends else ""
-    marked = f"no decode step: {timeline.engine} marked"
-    causes = (
-        (timeline.cut and not families, "the file ends before the first GPU kernel", COPY_AGAIN),
-        (not families, "the trace holds no GPU kernels", RECORD_GPU),
-        (
-            timeline.modes and timeline.modes.isdisjoint(DECODE_MODES),
-            f"{marked} no decode, only {modes}",
-            RECORD_AGAIN,
-        ),
-        (timeline.cut, f"no whole decode step: the file ends early{nameless}", COPY_AGAIN),
-        (
-            attends and timeline.modes and not timeline.spans,
-            f"{marked} {modes} on the host's timeline, and no launches show what ran in them",
-            RECORD_AGAIN,
-        ),
-        (attends, "no decode step was found: one pass alone may be a prefill", RECORD_AGAIN),
-        (PREFILL in families, "no decode step: all attention is that of a prefill", RECORD_AGAIN),
-        (unknown, f"no attention kernel was recognised{nameless}", ATTACH),
-        (True, "no decode step of two attention layers or more was found", RECORD_AGAIN),
-    )
-    return next((reason, remedy) for holds, reason, remedy in causes if holds)
-
-
-def _unknown(kernels: Iterable[Kernel], most: int = 3) -> str:
-    """Names of kernels that are not known, those like attention first, then by their time."""
-    times: dict[str, float] = defaultdict(float)
-    for kernel in kernels:
-        if is_unknown(kernel.name):
-            times[kernel.name] += kernel.duration
-    ranked = sorted(times, key=lambda name: (not is_like_attention(name), -times[name]))
-    return ", ".join(dict.fromkeys(short_name(name)[:NAME_WIDTH] for name in ranked[:most]))
 
 
 def _measured(blank: Diagnosis, steps: Steps, timeline: Timeline) -> Diagnosis:
@@ -150,10 +89,7 @@ def _measured(blank: Diagnosis, steps: Steps, timeline: Timeline) -> Diagnosis:
     attention = _attention(steps)
     costs = _costs(steps, cast, timeline)
     copied = sum(cost.time for cost in costs if cost.family == COPY) / steps.length
-    verdict, reason, remedy = _verdict(cast, attention, steps)
-    if verdict is Verdict.ABSENT and copied > COPIES_DOMINATE:
-        verdict, remedy = Verdict.UNKNOWN, ATTACH
-        reason = f"copies take {copied:.0%} of a step, but not one of one size in every layer"
+    verdict, reason, remedy = verdict_of(cast, attention, copied, steps)
     return replace(
         blank,
         verdict=verdict,
@@ -180,7 +116,7 @@ def device_name(header: dict[str, Any]) -> str:
 def decode_steps(timeline: Timeline) -> Steps | None:
     """The decode steps, None where there are none.
 
-    Layers are told by attention kernels; where none is known here, by large copies.
+    Attention kernels count the layers; where none is known here, large copies do.
     """
 
     def attends(kernel: Kernel) -> bool:
@@ -200,23 +136,6 @@ def _attention(steps: Steps) -> str:
             if is_attention(kernel.name):
                 times[family(kernel.name)] += kernel.duration
     return max(times, key=lambda label: times[label], default="")
-
-
-def _verdict(cast: PoolCast | None, attention: str, steps: Steps) -> tuple[Verdict, str, str]:
-    backend = (cast.reader if cast else attention).removeprefix("attention, ")
-    unknown = _unknown(kernel for step in steps.steps for kernel in step.forward)
-    if not backend:
-        reason = "every layer copies a tensor of pool size" if cast else "copies alone recur"
-        reason += ", and what reads it is not known"
-        return Verdict.UNKNOWN, f"{reason}: {unknown}" if unknown else reason, ATTACH
-    if cast is None:
-        return Verdict.ABSENT, f"no layer copies a KV pool; attention is {backend}", ""
-    if cast.reader == FLASHINFER_MLA:
-        reason = "FlashInfer MLA casts the whole KV pool in every layer of every step"
-        return Verdict.CAST, reason, "serve with --attention-backend flashinfer_mla_compact"
-    reason = f"{backend} casts the whole KV pool in every layer of every step"
-    remedy = "another backend's cast; flashinfer_mla_compact in its place has none"
-    return Verdict.OTHER_CAST, reason, remedy
 
 
 def _costs(steps: Steps, cast: PoolCast | None, timeline: Timeline) -> list[Cost]:
@@ -250,12 +169,9 @@ def _notes(stream: EventStream, timeline: Timeline) -> list[str]:
     if timeline.devices > 1:
         notes.append(f"the trace holds {timeline.devices} devices: the first one is judged")
     if left_out := timeline.kernels_left_out:
-        parts = len(timeline.windows)
-        judged = (
-            f"only {parts} parts are judged," if parts > 1 else "only the first part is judged,"
-        )
-        kept = len(timeline.kernels)
-        notes.append(f"{judged} {kept:,} of {kept + left_out:,} kernels")
+        kept, parts = len(timeline.kernels), len(timeline.windows)
+        where = f"in {parts} parts spread over the trace" if parts > 1 else "the first ones"
+        notes.append(f"only {kept:,} of {kept + left_out:,} kernels are judged, {where}")
     if any(family(k.name) in (COMPACT_GATHER, COMPACT_DIRECT) for k in timeline.kernels):
         notes.append("flashinfer_mla_compact is at work in this trace")
     return notes

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from diagnosetool.sample import Kernel
 
 # Where the server drafts, the pass that verifies marks the step: drafts say DECODE as well.
 DECODE_MODES = ("VERIFY", "TARGET_VERIFY", "DECODE")
 _SGLANG = re.compile(r"step\[(\w+)")
 _VLLM = re.compile(r"execute_.*?context_(\d+).*?generation_(\d+)")
-# More than the launches of the kernels that are kept; they bound the memory of a long trace.
-LAUNCH_LIMIT = 1_000_000
 
 
 class Span(NamedTuple):
@@ -23,20 +22,6 @@ class Span(NamedTuple):
     start: float
     end: float
     mode: str
-
-
-@dataclass(frozen=True)
-class Launches:
-    """When the host launched what, by the correlation that a launch shares with its kernels."""
-
-    times: array[float] = field(default_factory=lambda: array("d"))
-    correlations: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, time: float, correlation: int) -> None:
-        """Keep one launch, at `time` microseconds."""
-        if len(self.times) < LAUNCH_LIMIT:
-            self.correlations.append(correlation)
-            self.times.append(time)
 
 
 def mode_of(name: str) -> str:
@@ -71,24 +56,19 @@ def merged(marks: Mapping[str, Sequence[float]]) -> list[Span]:
 
 
 def moved_to_the_gpu(
-    host: Sequence[Span], launches: Launches, kernels: Iterable[tuple[int, float, float]]
+    host: Sequence[Span], launches: Sequence[float], kernels: Iterable[Kernel]
 ) -> list[Span]:
     """Where the passes of the host's timeline ran on the GPU, by what was launched in them.
 
-    `kernels` are correlations, starts and ends. A pass without a kernel among them has no span.
+    `launches` are times and correlations in turn. A pass without a kernel of `kernels` is left out.
     """
-    runs: dict[int, tuple[float, float]] = {}
-    for correlation, start, end in kernels:
-        if correlation <= 0:  # none was recorded
-            continue
-        first, last = runs.get(correlation, (start, end))
-        runs[correlation] = min(first, start), max(last, end)
+    runs: dict[int, list[float]] = defaultdict(list)
+    for kernel in kernels:
+        runs[kernel.correlation] += (kernel.start, kernel.end)
     starts = [span.start for span in host]
-    moved: dict[int, Span] = {}
-    for time, correlation in zip(launches.times, launches.correlations, strict=True):
+    moved: dict[int, list[float]] = defaultdict(list)
+    for time, correlation in zip(launches[::2], launches[1::2], strict=True):
         at = bisect_right(starts, time) - 1
-        if correlation in runs and at >= 0 and time <= host[at].end:
-            start, end = runs[correlation]
-            known = moved.get(at, Span(start, end, host[at].mode))
-            moved[at] = Span(min(known.start, start), max(known.end, end), known.mode)
-    return sorted(moved.values())
+        if correlation > 0 and correlation in runs and at >= 0 and time <= host[at].end:
+            moved[at] += runs[int(correlation)]
+    return sorted(Span(min(times), max(times), host[at].mode) for at, times in moved.items())

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from diagnosetool.cast import PoolCast, most_bytes
-from diagnosetool.diagnosis import Diagnosis, Verdict
+from diagnosetool.diagnosis import Diagnosis
+from diagnosetool.reasons import Verdict
 
 NEXT_COSTS = 3
 BAR_WIDTH = 40

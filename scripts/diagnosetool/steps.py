@@ -83,9 +83,9 @@ def find_steps(timeline: Timeline, layer_marks: LayerMarks) -> Steps | None:
 def _whole(source: str, bounds: Bounds, timeline: Timeline, layers: Sequence[float]) -> Steps:
     """The steps that the trace holds from end to end, without another pass inside."""
     whole = [one for one in bounds if timeline.holds(one[0], one[2])]
-    steps = _typical(_single(_cut(timeline.kernels, whole), layers))
+    steps = _uninterrupted(_cut(timeline.kernels, whole), layers)
     counts = [_count(layers, step.start, step.forward[-1].start) for step in steps]
-    return Steps(source, steps, int(median(counts)) if counts else 0)
+    return Steps(source, steps, int(median(counts or [0])))
 
 
 def _count(times: Sequence[float], start: float, end: float) -> int:
@@ -173,14 +173,10 @@ def _cut(kernels: Sequence[Kernel], bounds: Bounds) -> list[Step]:
     return steps
 
 
-def _single(steps: list[Step], layers: Sequence[float]) -> list[Step]:
-    """The steps without another one inside, whose own mark was lost with an end of the file."""
+def _uninterrupted(steps: list[Step], layers: Sequence[float]) -> list[Step]:
+    """The steps of usual length without another pass inside, whose own mark was lost."""
     counts = [_count(layers, step.start, step.kernels[-1].start) for step in steps]
-    usual = median_low(counts) if counts else 0
-    return [step for step, count in zip(steps, counts, strict=True) if count <= TYPICAL * usual]
-
-
-def _typical(steps: list[Step]) -> list[Step]:
-    """The steps without interruption."""
-    usual = median(step.length for step in steps) if steps else 0.0
-    return [step for step in steps if step.length <= TYPICAL * usual]
+    most = TYPICAL * median_low(counts or [0])
+    single = [step for step, count in zip(steps, counts, strict=True) if count <= most]
+    longest = TYPICAL * median([step.length for step in single] or [0.0])
+    return [step for step in single if step.length <= longest]

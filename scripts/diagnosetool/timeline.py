@@ -8,13 +8,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from diagnosetool.marks import Launches, Span, merged, mode_of, moved_to_the_gpu
+from diagnosetool.marks import Span, merged, mode_of, moved_to_the_gpu
 from diagnosetool.sample import Kernel, Sample
 from diagnosetool.stream import Event, EventStream
 
 KERNEL_LIMIT = 200_000
 # Parts of a longer trace that are kept: some 17 decode steps of a 78-layer model each.
 BLOCK = KERNEL_LIMIT // 8
+LAUNCH_LIMIT = 2_000_000  # numbers, two a launch
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 GPU_MARK, HOST_MARK = "gpu_user_annotation", "user_annotation"
 RUNTIMES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
@@ -68,7 +69,7 @@ class Timeline:
 
 def read_timeline(stream: EventStream) -> Timeline:
     """Read all of `stream`; TraceError as its iteration raises."""
-    timeline, sample, launches = Timeline(), Sample(KERNEL_LIMIT, BLOCK), Launches()
+    timeline, sample, launches = Timeline(), Sample(KERNEL_LIMIT, BLOCK), array("d")
     names: dict[str, str] = {}
     lanes: dict[tuple[Any, Any], int] = {}
     marks: Marks = defaultdict(lambda: defaultdict(lambda: array("d")))
@@ -81,7 +82,7 @@ def read_timeline(stream: EventStream) -> Timeline:
             elif category in (GPU_MARK, HOST_MARK):
                 _add_mark(timeline, marks, event)
             elif category in RUNTIMES and "Launch" in str(event.get("name")):
-                launches.add(time_of(event, "ts"), int(arguments_of(event).get("correlation", 0)))
+                _add_launch(launches, event)
             elif category == "cpu_op" and event.get("name") == "aten::copy_":
                 _add_copy(timeline.copies, event)
         except ODD_FIELD:
@@ -95,14 +96,13 @@ def read_timeline(stream: EventStream) -> Timeline:
     return timeline
 
 
-def _place_spans(timeline: Timeline, marks: Marks, launches: Launches) -> None:
+def _place_spans(timeline: Timeline, marks: Marks, launches: array[float]) -> None:
     """Fill in the spans: the GPU's own, else the host's where the launches show what they ran."""
     of_gpu, of_host = merged(marks[timeline.lane[0]]), merged(marks[""])
     timeline.modes = frozenset(span.mode for span in of_gpu or of_host)
     timeline.spans = of_gpu
     if not of_gpu and timeline.devices == 1:  # devices of one file may share correlations
-        runs = ((kernel.correlation, kernel.start, kernel.end) for kernel in timeline.kernels)
-        timeline.spans = moved_to_the_gpu(of_host, launches, runs)
+        timeline.spans = moved_to_the_gpu(of_host, launches, timeline.kernels)
 
 
 def device_lane(event: Event) -> tuple[Any, Any]:
@@ -156,6 +156,11 @@ def _add_mark(timeline: Timeline, marks: Marks, event: Event) -> None:
         process = event.get("pid") if event["cat"] == GPU_MARK else ""
         marks[process][mode].extend((start, start + _duration(event)))
         timeline.engine = "sglang" if name.startswith("step[") else "vLLM"
+
+
+def _add_launch(launches: array[float], event: Event) -> None:
+    if len(launches) < LAUNCH_LIMIT:
+        launches.extend((time_of(event, "ts"), int(arguments_of(event).get("correlation", 0))))
 
 
 def _add_copy(copies: dict[int, Copied], event: Event) -> None:
