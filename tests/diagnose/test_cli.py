@@ -113,7 +113,7 @@ def test_lines_fit_the_terminal(
     prose = text.partition("\nTo record a trace")[0]
     assert prose.count("\n") > 10
     wide = [line for line in prose.splitlines() if len(line) > columns]
-    assert [line for line in wide if " " in line.strip()] == []
+    assert [line for line in wide if not line.endswith("_kernel")] == []  # a name stays whole
 
 
 def test_two_traces_are_compared_and_the_code_speaks_of_the_second(

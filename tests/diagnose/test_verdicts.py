@@ -76,8 +76,9 @@ def test_equal_time_tells_where_no_size_is_recorded(trace: Make) -> None:
     assert cast["layer_bytes_at_most"] > GLM5_ROWS * 576 * 3
 
 
-def test_a_vectorised_copy_is_found_though_its_grid_tells_no_size(trace: Make) -> None:
-    found = answer(trace(cast_kernel=VECTORIZED))
+@pytest.mark.parametrize("name", [VECTORIZED, "triton_poi_fused__to_copy_3"])
+def test_a_copy_is_found_though_its_grid_shows_no_size(trace: Make, name: str) -> None:
+    found = answer(trace(cast_kernel=name))
     assert found["verdict"] == "cast"
     assert found["cast"]["evidence"] == "duration"
 

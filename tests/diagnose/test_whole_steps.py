@@ -87,6 +87,18 @@ def test_a_cut_end_loses_the_step_that_it_cuts_and_no_more(
         assert found["step_ms"] == pytest.approx(whole["step_ms"], rel=0.01), lost
 
 
+@pytest.mark.parametrize("kept", [2, 3, 4])
+def test_marks_that_a_cut_end_lost_do_not_merge_steps(tmp_path: Path, kept: int) -> None:
+    server = Server(layers=LAYERS, steps=STEPS, spans=True)
+    recorded = list(events(server))
+    marks = [event for event in recorded if event["name"].startswith("step[")]
+    work = [event for event in recorded if event not in marks]
+    path = written(tmp_path / "trace.json", *work, *(marks[::4] + marks[1::4])[:kept])
+    path.write_text(path.read_text().removesuffix("]}"))
+    whole = answer(write(tmp_path / "whole.json", server))
+    assert answer(path)["step_ms"] == pytest.approx(whole["step_ms"], rel=0.01)
+
+
 def test_a_step_whose_mark_was_lost_is_no_part_of_the_one_before(tmp_path: Path) -> None:
     server = Server(layers=LAYERS, steps=4, spans=True)
     document = json.loads(write(tmp_path / "trace.json", server).read_text())
@@ -190,6 +202,21 @@ def test_one_eager_pass_that_the_host_marked_is_a_step(tmp_path: Path) -> None:
     assert "no launches show what ran in them" in found["reason"]
 
 
+@pytest.mark.parametrize("correlated", [True, False])
+def test_what_no_mark_of_the_host_launched_is_in_no_pass(tmp_path: Path, correlated: bool) -> None:
+    server = Server(layers=LAYERS, steps=2, graphs=False)
+    marked = marked_on_the_host(server, ["DECODE"], True)
+    first, second = (event for event in marked if event["name"].startswith("step["))
+    alone = answer(written(tmp_path / "one.json", *marked[: marked.index(first) + 2]))
+    marked.remove(second)
+    if not correlated:
+        first["dur"] = 1e9
+        for event in marked[marked.index(first) + 2 :]:
+            event["args"]["correlation"] = 0
+    found = answer(written(tmp_path / "trace.json", *marked))
+    assert (found["steps"], found["step_ms"]) == (1, alone["step_ms"])
+
+
 def test_marks_of_the_host_alone_leave_graph_replays_to_be_judged(
     tmp_path: Path, trace: Make
 ) -> None:
@@ -206,7 +233,9 @@ def test_attention_kernels_that_are_not_known_are_named(
 ) -> None:
     clock = Clock(Server())
     names = (name, NORM, GEMM, "someones_kernel", "anothers_kernel", "a_third_kernel")
-    kernels = [clock.kernel(name, 50.0, 4096) for _ in range(40) for name in names]
+    kernels = [
+        clock.kernel(one, 50.0 if one == name else 90.0, 4096) for _ in range(40) for one in names
+    ]
     found = answer(written(tmp_path / "trace.json", *kernels, *marks))
     assert found["verdict"] == "unknown"
     assert f"not known here: {name.split('::')[-1]}, " in found["reason"]
