@@ -55,7 +55,10 @@ def plan_unapply(pin: Pin, tree: Tree, lock: Lock, wheel: Path | None = None) ->
     With a wheel, its bytes are put back at every path of the lock, whatever stands there.
     """
     seen = survey(tree, lock)
-    _refuse_linked_folders(tree, seen) if wheel else _refuse_foreign(pin, tree, seen, gone=True)
+    if wheel:
+        _refuse_wheel(pin, tree, seen, wheel)
+    else:
+        _refuse_foreign(pin, tree, seen, gone=True)
     patches = pin.patches()
 
     def wanted(found: Found) -> bytes | None:
@@ -97,13 +100,18 @@ def _refuse_foreign(pin: Pin, tree: Tree, seen: Survey, gone: bool = False) -> S
     if rows and (other := other_release(tree, pin)):
         raise Refusal(f"{tree.package} {other}; nothing was written", Exit.VERSION)
     if rows:
-        remedy = "put them back, or `unapply --from-wheel FILE`; nothing was written"
         listed = "\n".join(map(str, rows))
-        raise Refusal(f"{listed}\nforeign: {tree.package}: {remedy}", Exit.FOREIGN)
+        raise Refusal(
+            f"{listed}\nforeign: {tree.package}: {seen.remedy}; nothing was written", Exit.FOREIGN
+        )
     return seen
 
 
-def _refuse_linked_folders(tree: Tree, seen: Survey) -> None:
+def _refuse_wheel(pin: Pin, tree: Tree, seen: Survey, wheel: Path) -> None:
+    """A wheel is put over edits of the pin's own release, and never through a link."""
+    fetch.member(wheel, "")
+    if any(seen.foreign()) and (other := other_release(tree, pin)):
+        raise Refusal(f"{tree.package} {other}; nothing was written", Exit.VERSION)
     for found in seen.found:
         if found.link and found.link != tree.file(found.entry.path):
             message = f"{found.link} is a symbolic link: replace it by the folder that it points to"

@@ -17,6 +17,10 @@ _WRITES = (*_READS, Exit.BUSY, Exit.UNWRITABLE)
 
 def _tree(sub: argparse.ArgumentParser) -> None:
     _where(sub.add_mutually_exclusive_group())
+    _json(sub)
+
+
+def _json(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -33,7 +37,7 @@ def _unapply(sub: argparse.ArgumentParser) -> None:
 
 def _verify(sub: argparse.ArgumentParser) -> None:
     _where(sub)  # both: the tree, and the interpreter that imports it
-    sub.set_defaults(json=False)
+    _json(sub)
 
 
 VERBS = {
@@ -41,14 +45,20 @@ VERBS = {
         verbs.fetch_tree,
         "fetch the pinned wheel with pip, by hash, and unpack it to build/sglang-<release>",
         (*_COMMON, Exit.UNAVAILABLE),
+        _json,
     ),
     "plan": Verb(
         verbs.plan,
         "list what apply would write; writes nothing",
-        (*_READS, Exit.UNWRITABLE),
+        (*_READS, Exit.UNWRITABLE, Exit.CONTRACT),
         _tree,
     ),
-    "apply": Verb(verbs.apply_overlay, "apply, finish or upgrade the overlay", _WRITES, _tree),
+    "apply": Verb(
+        verbs.apply_overlay,
+        "apply, finish or upgrade the overlay",
+        (*_WRITES, Exit.CONTRACT),
+        _tree,
+    ),
     "unapply": Verb(
         verbs.unapply_overlay, "give every file its pristine bytes back", _WRITES, _unapply
     ),
@@ -60,8 +70,9 @@ VERBS = {
     ),
     "verify": Verb(
         verbs.verify_tree,
-        "status, then every hook point as seen by an interpreter that imports the tree",
-        (*_STATE, Exit.UNAVAILABLE, Exit.UNWRITABLE),
+        "status, the contract, then every hook point as an interpreter that imports the tree sees "
+        "it (without --python: .venv, which ci/venv.sh makes)",
+        (*_STATE, Exit.UNAVAILABLE, Exit.UNWRITABLE, Exit.CONTRACT),
         _verify,
     ),
 }

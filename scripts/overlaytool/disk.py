@@ -14,8 +14,6 @@ from pathlib import Path
 from overlaytool.errors import Exit, Refusal
 from overlaytool.tree import Tree
 
-NEW_FILE_MODE = 0o644
-
 
 @dataclass(frozen=True)
 class Change:
@@ -78,8 +76,10 @@ def commit(tree: Tree, changes: Sequence[Change]) -> None:
     except BaseException as error:
         paths = [change.path for change in changes]
         clean(tree, paths)  # first, as the disk may be full
-        with contextlib.suppress(OSError):
-            _roll_back(tree, done)
+        for change in reversed(done):
+            with contextlib.suppress(OSError):  # the others may be writable
+                _stage(tree.file(change.path), change.old)
+                _move(tree.file(change.path), change.old)
         clean(tree, paths)
         if not isinstance(error, OSError):
             raise
@@ -87,18 +87,13 @@ def commit(tree: Tree, changes: Sequence[Change]) -> None:
 
 
 def _unwritable(tree: Tree, changes: Iterable[Change], error: OSError) -> Refusal:
-    whole = all(tree.read(change.path) == change.old for change in changes)
-    left = "the tree is as it was" if whole else "the tree is left half-way"
+    left = [change.path for change in changes if tree.read(change.path) != change.old]
+    state = f"the tree is left half-way, at {', '.join(left)}" if left else "the tree is as it was"
     remedy = "make it writable, with room, and run the verb again"
-    reason = error.strerror or error
-    return Refusal(f"cannot write {tree.package}: {reason}; {left}: {remedy}", Exit.UNWRITABLE)
-
-
-def _roll_back(tree: Tree, done: Iterable[Change]) -> None:
-    for change in reversed(list(done)):
-        target = tree.file(change.path)
-        _stage(target, change.old)
-        _move(target, change.old)
+    where = error.filename or tree.package
+    return Refusal(
+        f"cannot write {where}: {error.strerror or error}; {state}: {remedy}", Exit.UNWRITABLE
+    )
 
 
 def clean(tree: Tree, paths: Iterable[str]) -> None:
@@ -124,18 +119,31 @@ def _staged(target: Path) -> Path:
 def _stage(target: Path, data: bytes | None) -> None:
     if data is None:
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    old = target.lstat() if os.path.lexists(target) else None
+    _make_folder(target.parent)
     staged = _staged(target)
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
-        os.fchmod(fd, old.st_mode & 0o7777 if old and not target.is_symlink() else NEW_FILE_MODE)
-        if old and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-            with contextlib.suppress(PermissionError):
-                os.fchown(fd, old.st_uid, old.st_gid)
+        plain = os.path.lexists(target) and not target.is_symlink()
+        like, bits = (target.lstat(), 0o7777) if plain else (target.parent.stat(), 0o666)
+        _follow(staged, like, bits)
         os.fsync(fd)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir()
+        _follow(folder, folder.parent.stat(), 0o7777)
+
+
+def _follow(new: Path, like: os.stat_result, bits: int) -> None:
+    """Give what is new the owner and the mode of what the tree has, whatever the umask says."""
+    if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(PermissionError):
+            os.chown(new, like.st_uid, like.st_gid)
+    new.chmod(like.st_mode & bits)
 
 
 def _move(target: Path, data: bytes | None) -> None:

@@ -87,14 +87,17 @@ def find(repository: Path, release: str | None) -> Pin:
     """The named pin, or the default one (`patches/default`); never inferred from a tree."""
     if release is None:
         release = (repository / "patches" / "default").read_text().strip()
-    pin = Pin(repository, release)
-    if not (pin.folder / "series").is_file():
-        known = [file.parent.name for file in repository.glob("patches/*/series")]
-        listed = ", ".join(sorted(known, key=_numbers))
-        message = f"there is no pin {release!r}: the pins are {listed or 'none'}"
-        raise Refusal(message, Exit.USAGE)
-    return pin
+    if release not in (pins := known(repository)):
+        listed = ", ".join(pins) or "none"
+        raise Refusal(f"there is no pin {release!r}: the pins are {listed}", Exit.USAGE)
+    return Pin(repository, release)
 
 
-def _numbers(release: str) -> list[int]:
+def known(repository: Path) -> list[str]:
+    """The releases that have a pin, the oldest first."""
+    return sorted((file.parent.name for file in repository.glob("patches/*/series")), key=numbers)
+
+
+def numbers(release: str) -> list[int]:
+    """What orders releases."""
     return [int(digits) for digits in re.findall(r"\d+", release)]

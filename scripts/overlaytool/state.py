@@ -6,7 +6,7 @@ from pathlib import Path
 
 from overlaytool.errors import Exit
 from overlaytool.lock import ABSENT, SHORT, Entry, Lock, digest
-from overlaytool.pin import Pin
+from overlaytool.pin import Pin, known
 from overlaytool.tree import PACKAGE, Tree
 
 PRISTINE, APPLIED, PARTIAL = "pristine", "applied", "partial"
@@ -31,9 +31,15 @@ class Found:
         """Whether this revision leaves the path to upstream."""
         return self.entry.applied == self.entry.pristine
 
+    @property
+    def word(self) -> str:
+        """The state, or `absent` where a file of ours is not there."""
+        absent = self.state == PRISTINE and self.entry.pristine == ABSENT
+        return ABSENT if absent else self.state
+
     def __str__(self) -> str:
         if self.state != FOREIGN:
-            return f"{self.state:<9}  {self.entry.path}"
+            return f"{self.word:<9}  {self.entry.path}"
         wanted = f"pristine {self.entry.pristine[:SHORT]}, applied {self.entry.applied[:SHORT]}"
         found = f"a symbolic link, {self.link}" if self.link else digest(self.data)[:SHORT]
         return f"{self.state:<9}  {self.entry.path}  found {found}; {wanted}"
@@ -67,6 +73,13 @@ class Survey:
             return "unapply removes the overlay's rest"
         return "nothing of the overlay is left, install sglang again or delete the folder"
 
+    @property
+    def remedy(self) -> str:
+        """What to do about the foreign files."""
+        if any(found.link and found.link.is_file() for found in self.foreign()):
+            return "its files are links: name the folder that they lead to with --tree"
+        return "put them back, or use `scripts/overlay unapply --from-wheel FILE`"
+
     def foreign(self) -> Iterator[Found]:
         """The paths that hold neither upstream's file nor one of ours."""
         return (found for found in self.found if found.state == FOREIGN)
@@ -84,17 +97,24 @@ def survey(tree: Tree, lock: Lock) -> Survey:
 
 
 def other_release(tree: Tree, pin: Pin) -> str | None:
-    """What to say where a tree holds another release than the pin: by its bytes, else its word."""
-    for file in sorted(pin.repository.glob("patches/*/lock.toml")):
-        other = Pin(pin.repository, file.parent.name)
+    """What to say where a tree holds another release than the pin: by its bytes, else its word.
+
+    The version of a checkout between two releases (`0.5.24.dev12`) says nothing about its files.
+    """
+    pins = known(pin.repository)
+    for other in (Pin(pin.repository, name) for name in pins if name != pin.release):
         patched = [entry for entry in other.lock().entries if entry.patches]
-        known = [digest(tree.read(e.path)) in (e.pristine, e.applied) for e in patched]
-        if other.release != pin.release and known and all(known):
-            return f"holds {PACKAGE} {other.release}: use PIN={other.release}"
-    stated = tree.version()
-    if stated is not None and stated.split("+")[0] != pin.release:
-        return f"states {PACKAGE} {stated}, the pin is {pin.release}: name that release with PIN="
-    return None
+        if patched and all(digest(tree.read(e.path)) in (e.pristine, e.applied) for e in patched):
+            return f"holds {PACKAGE} {other.release}: use --pin {other.release}"
+    stated = (tree.version() or pin.release).split("+")[0]
+    if stated == pin.release or "dev" in stated:
+        return None
+    remedy = (
+        f"use --pin {stated}"
+        if stated in pins
+        else f"the pins are {', '.join(pins)}, named by --pin"
+    )
+    return f"states {PACKAGE} {stated}, the pin is {pin.release}: {remedy}"
 
 
 def _look(tree: Tree, lock: Lock, entry: Entry) -> Found:

@@ -17,7 +17,7 @@ _FIND = """
 import importlib.util, json, sys
 sys.path[:] = [entry for entry in sys.path if entry]
 spec = importlib.util.find_spec("sglang")
-print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))
+print("found: " + json.dumps(list(spec.submodule_search_locations or []) if spec else []))
 """
 
 
@@ -85,8 +85,10 @@ def at(folder: Path) -> Tree:
 def of_interpreter(executable: str) -> Tree:
     """The tree that an interpreter would import, found without importing it."""
     try:
-        run = subprocess.run([executable, "-c", _FIND], capture_output=True, text=True, check=True)
-        places: list[str] = json.loads(run.stdout.splitlines()[-1])
+        run = subprocess.run([executable, "-c", _FIND], capture_output=True, check=True)
+        # What runs at start and at exit may print as well.
+        lines = [line for line in run.stdout.splitlines() if line.startswith(b"found: ")]
+        places: list[str] = json.loads(lines[-1].removeprefix(b"found: "))
     except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
         message = f"{executable} does not run as a Python interpreter: name one with --python"
         raise Refusal(message, Exit.USAGE) from None

@@ -1,13 +1,13 @@
 """The verbs; each prints one line a file and a verdict line, and returns its exit code.
 
-With --json the verbs of a tree print one object instead.
+`status` and `verify` begin with the verdict. With --json each prints one object instead.
 """
 
 import argparse
 import json
 from collections.abc import Iterable
 
-from overlaytool import apply, contract, disk, fetch, state, tree, verify
+from overlaytool import apply, command, contract, disk, fetch, state, tree, verify
 from overlaytool.disk import Change
 from overlaytool.errors import Exit, Refusal
 from overlaytool.lock import SHORT, digest
@@ -18,7 +18,8 @@ from overlaytool.tree import Tree
 def fetch_tree(pin: Pin, args: argparse.Namespace) -> int:
     """Fetch and unpack the pinned wheel."""
     folder, unpacked = fetch.unpack(pin, pin.lock())
-    print(f"{'fetched' if unpacked else 'already there'}: sglang {pin.release} in {folder}")
+    done = f"{'fetched' if unpacked else 'already there'}: sglang {pin.release} in {folder}"
+    _print(args, [done], {"release": pin.release, "folder": str(folder), "fetched": unpacked})
     return Exit.OK
 
 
@@ -44,33 +45,44 @@ def apply_overlay(pin: Pin, args: argparse.Namespace) -> int:
 
 def unapply_overlay(pin: Pin, args: argparse.Namespace) -> int:
     """Take the overlay off."""
+    if not (args.tree or args.python or pin.tree.is_dir()):
+        nothing = f"nothing to unapply: {pin.tree} is not there; name others with --tree, --python"
+        _print(args, [command.as_typed(nothing)], {"release": pin.release, "changes": {}})
+        return Exit.OK
     where, lock = _tree(pin, args), pin.lock()
     with disk.exclusive(where):
         todo = apply.plan_unapply(pin, where, lock, args.from_wheel)
         apply.write(where, lock, todo)
-    done = f"unapplied: {_sum(todo.changes)} put back" if todo.changes else "nothing to unapply"
+    removed = sum(change.new is None for change in todo.changes)
+    done = f"unapplied: {removed} files removed, {len(todo.changes) - removed} put back"
+    done = done if todo.changes else "nothing to unapply"
     _print_changes(pin, where, todo, args, f"{done}: sglang {pin.release} at {where.package}")
     return Exit.OK
 
 
 def status(pin: Pin, args: argparse.Namespace) -> int:
     """The state of the tree."""
-    return _status(pin, _tree(pin, args), args)
+    where = _tree(pin, args)
+    seen = _survey(pin, where)
+    _print(args, _status(pin, where, seen), _facts(pin, where, seen) | _files(seen))
+    return seen.code
 
 
 def verify_tree(pin: Pin, args: argparse.Namespace) -> int:
     """Status, then the hook points."""
     where = _tree(pin, args)
-    code = _status(pin, where, args)
-    if code:
-        return code
-    if state.survey(where, pin.lock()).state != state.APPLIED:
+    seen = _survey(pin, where)
+    if seen.code:
+        _print(args, _status(pin, where, seen), _facts(pin, where, seen) | _files(seen))
+        return seen.code
+    if seen.state != state.APPLIED:
         raise Refusal(f"{where.package} is not applied: run `make apply`", Exit.PARTIAL)
     contract.require(pin, where.read)
-    code = verify.hook_points(pin, where, args.python)
+    code, points = verify.hook_points(pin, where, args.python)
     words = {Exit.OK: "every hook point is there", Exit.FAILED: "a hook point is missing"}
     unseen = "not imported; name with --python an interpreter that has sglang's requirements"
-    print(f"verify: {words.get(Exit(code), unseen)}: {where.package}")
+    verdict = f"verify: {words.get(code, command.as_typed(unseen))}: {where.package}"
+    _print(args, [verdict, *points], _facts(pin, where, seen) | {"points": points})
     return code
 
 
@@ -85,22 +97,27 @@ def _tree(pin: Pin, args: argparse.Namespace) -> Tree:
     return tree.at(pin.tree)
 
 
-def _status(pin: Pin, where: Tree, args: argparse.Namespace) -> int:
+def _survey(pin: Pin, where: Tree) -> state.Survey:
     seen = state.survey(where, pin.lock())
     if any(seen.foreign()) and (other := state.other_release(where, pin)):
         raise Refusal(f"{where.package} {other}", Exit.VERSION)
+    return seen
+
+
+def _status(pin: Pin, where: Tree, seen: state.Survey) -> list[object]:
+    """The verdict, then a line a file."""
     hints = {
         state.PARTIAL: "; apply or unapply finishes it",
         state.EARLIER: " revision of the overlay; apply upgrades it",
-        state.FOREIGN: "; `unapply --from-wheel FILE` puts the pinned bytes back",
+        state.FOREIGN: f"; {seen.remedy}",
     }
-    hint = f"; sglang was uninstalled, {seen.rest}" if seen.gutted else None
-    verdict = (
-        f"{seen.state}{hint or hints.get(seen.state, '')}: sglang {pin.release} at {where.package}"
-    )
-    table = {"files": {found.entry.path: found.state for found in seen.found}}
-    _print(args, seen.found, verdict, _facts(pin, where, seen) | table)
-    return seen.code
+    hint = f"; sglang was uninstalled, {seen.rest}" if seen.gutted else hints.get(seen.state, "")
+    verdict = f"{seen.state}{command.as_typed(hint)}: sglang {pin.release} at {where.package}"
+    return [verdict, *seen.found]
+
+
+def _files(seen: state.Survey) -> dict[str, object]:
+    return {"files": {found.entry.path: found.word for found in seen.found}}
 
 
 def _print_changes(
@@ -113,7 +130,7 @@ def _print_changes(
         for change in todo.changes
     ]
     table = {"changes": {change.path: _word(change) for change in todo.changes}}
-    _print(args, lines, verdict, _facts(pin, where, todo.survey) | table)
+    _print(args, [*lines, verdict], _facts(pin, where, todo.survey) | table)
 
 
 def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
@@ -121,13 +138,11 @@ def _facts(pin: Pin, where: Tree, seen: state.Survey) -> dict[str, object]:
     return {"release": pin.release, "package": str(where.package), "state": seen.state}
 
 
-def _print(
-    args: argparse.Namespace, lines: Iterable[object], verdict: str, table: dict[str, object]
-) -> None:
+def _print(args: argparse.Namespace, lines: Iterable[object], table: dict[str, object]) -> None:
     if args.json:
         print(json.dumps(table, indent=2))
     else:
-        print(*lines, verdict, sep="\n")
+        print(*lines, sep="\n")
 
 
 def _word(change: Change) -> str:

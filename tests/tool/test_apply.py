@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from overlaytool.contract import digest_of
+from overlaytool.contract.symbols import Modules
 
 from tests.tool import toy as toys
 from tests.tool.conftest import Overlay
@@ -26,7 +28,9 @@ def test_apply_then_unapply_gives_every_byte_and_mode_back(
     assert toy.file(REGISTRY).read_text().endswith("register('compact')\n")
     assert toy.file(CHOICES).stat().st_mode & 0o777 == mode
     assert toy.file(BACKEND).read_text() == toys.OVERLAY[BACKEND]
-    assert overlay("unapply", "--tree", toy.tree).code == 0
+    off = overlay("unapply", "--tree", toy.tree)
+    assert off.code == 0
+    assert off.out.splitlines()[-1].startswith("unapplied: 2 files removed, 2 put back: sglang")
     assert snapshot(toy.tree) == before
 
 
@@ -37,6 +41,7 @@ def test_apply_and_unapply_twice_do_nothing_the_second_time(toy: Toy, overlay: O
         again = overlay(verb, "--tree", toy.tree)
         assert again.code == 0
         assert again.out.startswith(said)
+        assert overlay("unapply", "--tree", toy.tree, "--from-wheel", "/none").code == 6
         assert {f: f.stat().st_mtime_ns for f in toy.tree.rglob("*")} == before
 
 
@@ -58,10 +63,12 @@ def test_plan_writes_nothing_and_lists_what_apply_lists(toy: Toy, overlay: Overl
 
 def test_status_says_which_state(toy: Toy, overlay: Overlay) -> None:
     pristine = overlay("status", "--tree", toy.tree)
-    assert (pristine.code, pristine.out.splitlines()[-1].split(":")[0]) == (0, "pristine")
+    assert (pristine.code, pristine.out.split(":")[0]) == (0, "pristine")
+    assert f"absent     {BACKEND}\n" in pristine.out
+    assert f"pristine   {CHOICES}\n" in pristine.out
     overlay("apply", "--tree", toy.tree)
     applied = overlay("status", "--tree", toy.tree)
-    assert (applied.code, applied.out.splitlines()[-1].split(":")[0]) == (0, "applied")
+    assert (applied.code, applied.out.split(":")[0]) == (0, "applied")
     assert len(applied.out.splitlines()) == 5
 
 
@@ -122,7 +129,9 @@ def test_unapply_from_wheel_refuses_another_wheel(
     other = toys.make_wheel(tmp_path, "1.2.4", {**toys.UPSTREAM, REGISTRY: "other\n"})
     overlay("apply", "--tree", toy.tree)
     before = snapshot(toy.tree)
-    for wheel in (other, tmp_path / "missing.whl"):
+    damaged = tmp_path / "damaged.whl"
+    damaged.write_bytes(toy.wheel.read_bytes()[:-30])
+    for wheel in (other, tmp_path / "missing.whl", damaged):
         refused = overlay("unapply", "--tree", toy.tree, "--from-wheel", wheel)
         assert refused.code == 6
         assert refused.err.endswith(" the wheel of the pin\n")
@@ -157,17 +166,21 @@ def test_foreign_files_of_another_version_are_told_by_that_version(
     for verb in ("status", "plan", "apply", "unapply"):
         refused = overlay(verb, "--tree", toy.tree)
         assert refused.code == 5
-        assert "states sglang 1.2.2, the pin is 1.2.3" in refused.err
+        assert "states sglang 1.2.2, the pin is 1.2.3: the pins are 1.2.3, named" in refused.err
+    assert overlay("unapply", "--tree", toy.tree, "--from-wheel", toy.wheel).code == 5
     assert snapshot(toy.tree) == before
+    toy.file("sglang/_version.py").write_text("__version__ = version = '1.2.4.dev12+gabc'\n")
+    assert "sglang/srt/choices.py  found" in overlay("apply", "--tree", toy.tree).err
 
 
 def test_a_neighbour_that_breaks_the_contract_is_refused(toy: Toy, overlay: Overlay) -> None:
+    digest = digest_of(Modules({"n.py": b"def leaned_on(): ..."}.get), "n.py:leaned_on")
     (toy.pin.folder / "contract.toml").write_text(
-        '[[entry]]\nfile = "sglang/srt/neighbour.py"\nsymbol = "leaned_on"\nneeded_by = "a.py: b"\n'
+        f'["sglang/srt/neighbour.py"]\nleaned_on = ["{digest}", "a.py"]\n'
     )
     toy.file("sglang/srt/neighbour.py").write_text("def leaned_on(): ...\n")
     assert overlay("apply", "--tree", toy.tree).code == 0
-    toy.file("sglang/srt/neighbour.py").write_text("def renamed(): ...\n")
+    toy.file("sglang/srt/neighbour.py").write_text("def leaned_on(): return 1\n")
     before = snapshot(toy.tree)
     for verb in ("apply", "verify"):
         refused = overlay(verb, "--tree", toy.tree)
@@ -183,6 +196,23 @@ def test_a_file_that_no_lock_knows_stops_apply(toy: Toy, overlay: Overlay) -> No
     assert refused.code == 1
     assert "sglang/srt/compact/added.py: run `make lock`" in refused.err
     assert snapshot(toy.tree) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another owner needs root")
+def test_owner_group_and_modes_of_what_is_new_follow_the_tree(toy: Toy, overlay: Overlay) -> None:
+    for folder, _, files in os.walk(toy.tree):
+        for path in (Path(folder), *(Path(folder, file) for file in files)):
+            path.chmod(0o775 if path.is_dir() else 0o664)
+            os.chown(path, 1234, 4321)
+    umask = os.umask(0o077)
+    try:
+        assert overlay("apply", "--tree", toy.tree).code == 0
+    finally:
+        os.umask(umask)
+    found = {path: path.stat() for path in toy.tree.rglob("*")}
+    assert {(state.st_uid, state.st_gid) for state in found.values()} == {(1234, 4321)}
+    assert {s.st_mode & 0o777 for path, s in found.items() if path.is_dir()} == {0o775}
+    assert {s.st_mode & 0o777 for path, s in found.items() if path.is_file()} == {0o664}
 
 
 def test_a_local_version_is_the_same_version(toy: Toy, overlay: Overlay) -> None:
@@ -240,6 +270,7 @@ def test_links_inside_the_package_are_never_followed(
     refused = overlay("apply", "--tree", toy.tree)
     assert refused.code == 4
     assert "symbolic link" in refused.err
+    assert "name the folder that they lead to with --tree" in refused.err
     assert elsewhere.read_text() == toys.UPSTREAM[CHOICES]
     wheel = ("--from-wheel", toy.wheel)
     assert overlay("unapply", "--tree", toy.tree, *wheel).code == 0
@@ -280,7 +311,7 @@ def test_a_nested_git_repository_changes_nothing(toy: Toy, overlay: Overlay) -> 
     subprocess.run([*git, "config", "apply.whitespace", "fix"], check=True)
     subprocess.run([*git, "config", "core.autocrlf", "true"], check=True)
     assert overlay("apply", "--tree", toy.tree).code == 0
-    assert overlay("status", "--tree", toy.tree).out.splitlines()[-1].startswith("applied")
+    assert overlay("status", "--tree", toy.tree).out.startswith("applied")
 
 
 def test_a_crlf_target_is_foreign(toy: Toy, overlay: Overlay) -> None:
@@ -341,7 +372,7 @@ def test_an_earlier_revision_is_upgraded_and_taken_off(toy: Toy, overlay: Overla
     assert toy.file(REGISTRY).read_text().endswith("register('newer')\n")
     assert toy.file(CHOICES).read_text() == toys.UPSTREAM[CHOICES]
     assert not toy.file(BACKEND).exists()
-    assert overlay("status", "--tree", toy.tree).out.splitlines()[-1].startswith("applied:")
+    assert overlay("status", "--tree", toy.tree).out.startswith("applied:")
     toy.file(REGISTRY).write_text(toys.UPSTREAM[REGISTRY] + "\n\nregister('compact')\n")
     assert overlay("unapply", "--tree", toy.tree).code == 0
     assert snapshot(toy.tree) == pristine

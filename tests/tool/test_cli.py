@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from carrytool import cli as carry
 from overlaytool import verify
 from overlaytool.cli import VERBS, main
+from overlaytool.errors import EXIT_HELP, Exit
 from overlaytool.pin import REPOSITORY
 
 from tests.tool.conftest import Overlay
@@ -64,6 +67,41 @@ def test_without_a_tree_the_remedy_is_told(overlay: Overlay) -> None:
     refused = overlay("apply")
     assert refused.code == 2
     assert "make fetch" in refused.err
+    off = overlay("unapply")
+    assert (off.code, off.out.partition(":")[0]) == (0, "nothing to unapply")
+
+
+def test_what_make_asked_is_answered_in_its_words(
+    toy: Toy, overlay: Overlay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.file(CHOICES).write_text("edited\n")
+    assert "name one with --tree or --python" in overlay("apply").err
+    assert "use `scripts/overlay unapply --from-wheel" in overlay("apply", "--tree", toy.tree).err
+    monkeypatch.setenv("ASKED_BY", "make")
+    assert "name one with TREE= or PYTHON=" in overlay("apply").err
+    for answer in (
+        overlay("apply", "--tree", toy.tree).err,
+        overlay("status", "--tree", toy.tree).out,
+    ):
+        assert "use `make unapply WHEEL=FILE`" in answer
+    with pytest.raises(SystemExit):
+        carry.main(["rebase"])
+    assert "required: TO=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tool", ["overlay", "carry", "doctor"])
+def test_each_tool_states_its_version(tool: str) -> None:
+    command = [sys.executable, str(REPOSITORY / "scripts" / tool), "--version"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert subprocess.check_output(command, text=True) == f"{tool} {project['version']}\n"
+
+
+def test_every_verb_takes_json(toy: Toy, overlay: Overlay) -> None:
+    assert json.loads(overlay("fetch", "--json").out)["fetched"] is True
+    assert json.loads(overlay("fetch", "--json").out)["fetched"] is False
+    assert json.loads(overlay("apply", "--json").out)["state"] == "pristine"
+    verified = overlay("verify", "--json", "--tree", toy.pin.tree, "--python", sys.executable)
+    assert json.loads(verified.out)["points"] == [], verified.err
 
 
 @pytest.mark.parametrize("verb", TOOLS)
@@ -73,8 +111,16 @@ def test_the_help_of_each_verb_lists_its_exit_codes(
     with pytest.raises(SystemExit):
         (main if verb in VERBS else carry.main)([verb, "--help"])
     help_text = capsys.readouterr().out
-    assert "exit codes:\n  0  " in help_text
-    assert "\n  2  usage error" in help_text
+    assert "exit codes:\n  0    " in help_text
+    assert "\n  2    usage error" in help_text
+    assert "\n  130  interrupted" in help_text
+
+
+def test_the_page_has_the_exit_codes_of_the_help() -> None:
+    page = (REPOSITORY / "docs/install.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE))
+    codes = {code for verb in VERBS.values() for code in verb.codes} | {Exit.INTERRUPTED}
+    assert rows == {str(code.value): EXIT_HELP[code] for code in codes}
 
 
 def test_json_tells_the_state_that_was_found_and_what_changed(toy: Toy, overlay: Overlay) -> None:
@@ -106,12 +152,14 @@ def test_verify_passes_the_hook_points_code_on_and_never_says_ok_by_default(
     wanted: int,
 ) -> None:
     program = tmp_path / "points.py"
-    program.write_text(f"import sglang.srt.compact.backend as b\nraise SystemExit({code})\n")
+    program.write_text(f"import sglang.srt.compact.backend\nprint('a point')\nexit({code})\n")
     monkeypatch.setattr(verify, "HOOK_POINTS", program)
     overlay("apply", "--tree", toy.tree)
     where = ("--tree", toy.tree, "--python", sys.executable)
     verified = overlay("verify", *where)
     assert verified.code == wanted
+    assert verified.out.startswith("verify: ")
+    assert verified.out.endswith("\na point\n")
     assert ("every hook point" in verified.out) == (wanted == 0)
     assert ("name with --python" in verified.out) == (wanted == 6)
     assert not list(toy.tree.rglob("*.pyc"))

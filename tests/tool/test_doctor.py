@@ -55,7 +55,7 @@ def test_another_release_is_told_from_a_broken_one(toy: Toy, doctor: Doctor) -> 
     toy.file("sglang/srt/choices.py").write_text("of another release\n")
     line = doctor()["overlay"]
     assert "states sglang 9.9.9" in line["found"]
-    assert "PIN=" in line["remedy"]
+    assert "--pin" in line["remedy"]
 
 
 def test_sglang_uninstalled_under_the_overlay_is_recognised(

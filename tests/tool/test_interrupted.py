@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from carrytool import cli as carry
@@ -20,7 +21,7 @@ from overlaytool.cli import main
 
 from tests.tool import toy as toys
 from tests.tool.conftest import Overlay
-from tests.tool.toy import BACKEND, REGISTRY, SUPPORT, Toy, snapshot
+from tests.tool.toy import BACKEND, CHOICES, REGISTRY, SUPPORT, Toy, snapshot
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CALLS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link"}
@@ -225,3 +226,24 @@ def test_a_half_written_staged_file_is_swept(toy: Toy, overlay: Overlay) -> None
         staged.with_name(f".{staged.name}.overlay-new").write_text("ha")
     assert overlay("unapply", "--tree", toy.tree).code == 0
     assert snapshot(toy.tree) == before
+
+
+def test_a_roll_back_goes_on_past_a_file_that_fails_and_names_it(
+    toy: Toy, overlay: Overlay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(toy.tree)
+    moved, replace = [], Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        moved.append(target.name)
+        if target.name == "registry.py" or moved.count("choices.py") > 1:
+            raise OSError(errno.EBUSY, "Device or resource busy", str(target))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    refused = overlay("apply", "--tree", toy.tree)
+    assert refused.code == 8
+    assert "registry.py: Device or resource busy" in refused.err
+    assert f"left half-way, at {CHOICES}: " in refused.err
+    after = snapshot(toy.tree)
+    assert {path for path in after if after[path] != before.get(path)} == {CHOICES}

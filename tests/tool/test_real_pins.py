@@ -79,15 +79,30 @@ def test_site_packages_of_a_virtual_environment_through_its_python(
     assert snapshot(site) == before
 
 
-@pytest.mark.parametrize("release", PINS)
-def test_a_git_checkout(release: str, tmp_path: Path) -> None:
-    unpack(release, tmp_path / "python")
-    (tmp_path / "python/sglang/_version.py").unlink()
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    before = snapshot(tmp_path)
-    assert overlay("apply", release, "--tree", tmp_path) == 0
-    assert overlay("unapply", release, "--tree", tmp_path) == 0
-    assert snapshot(tmp_path) == before
+EDITABLE = ("0.0.0.dev1+gdce8b0606", "0.5.23.dev0", "0.5.24.dev12+gabc1234")
+
+
+@pytest.mark.parametrize(
+    ("release", "stated"),
+    [(release, None) for release in PINS] + [(PINS[-1], stated) for stated in EDITABLE],
+)
+def test_a_git_checkout_that_an_image_installs_as_editable(
+    release: str, stated: str | None, tmp_path: Path
+) -> None:
+    root = tmp_path / "sgl-workspace/sglang"
+    unpack(release, root / "python")
+    version = root / "python/sglang/_version.py"
+    version.unlink() if stated is None else version.write_text(f"__version__ = {stated!r}\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (site / "__editable__.sglang.pth").write_text(f"{root / 'python'}\n")
+    before = snapshot(root)
+    python = tmp_path / "venv/bin/python"
+    assert overlay("apply", release, "--python", python) == 0
+    assert overlay("status", release, "--tree", root) == 0
+    assert snapshot(root) != before
+    assert overlay("unapply", release, "--python", python) == 0
+    assert snapshot(root) == before
 
 
 @pytest.mark.parametrize("release", PINS)
@@ -98,7 +113,20 @@ def test_a_tree_of_0_5_21_is_another_version_and_stays_untouched(
     before = snapshot(tmp_path)
     for verb in ("status", "plan", "apply", "unapply"):
         assert overlay(verb, release, "--tree", tmp_path) == 5
-        assert "0.5.21" in capsys.readouterr().err
+        assert "states sglang 0.5.21, the pin is" in capsys.readouterr().err
+    assert snapshot(tmp_path) == before
+
+
+def test_the_bytes_of_another_pin_are_known_without_a_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack("0.5.22", tmp_path)
+    (tmp_path / "sglang/_version.py").unlink()
+    before = snapshot(tmp_path)
+    from_wheel = ("unapply", "--from-wheel", wheel("0.5.23"))
+    for verb, *more in (("status",), ("apply",), ("unapply",), from_wheel):
+        assert overlay(str(verb), "0.5.23", "--tree", tmp_path, *more) == 5
+        assert "holds sglang 0.5.22: use --pin 0.5.22" in capsys.readouterr().err
     assert snapshot(tmp_path) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ def interpreter(folder: Path, *path: Path) -> Path:
     """An executable that is this interpreter with folders on its path."""
     script = folder / "python"
     joined = os.pathsep.join(map(str, path))
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={joined} exec {sys.executable} "$@"\n')
+    text = f'#!/bin/sh\nPYTHONPATH={joined} exec {sys.executable} "$@"\n'
+    script.write_text(text, errors="surrogateescape")
     script.chmod(0o755)
     return script
 
@@ -32,6 +34,24 @@ def test_the_tree_of_an_interpreter_is_found_without_importing_it(
     assert tree.of_interpreter(str(python)).package == toy.tree / "sglang"
     assert overlay("apply", "--python", python).code == 0
     assert toy.file(BACKEND).exists()
+
+
+def test_what_an_interpreter_prints_at_its_end_hides_nothing(toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_bytes(
+        b"import atexit, os\natexit.register(os.write, 1, b'[bye] \\xff\\n')\n"
+    )
+    python = interpreter(tmp_path, tmp_path / "site", toy.tree)
+    assert tree.of_interpreter(str(python)).package == toy.tree / "sglang"
+
+
+def test_a_tree_below_a_name_that_is_no_text(toy: Toy, overlay: Overlay, tmp_path: Path) -> None:
+    named = tmp_path / os.fsdecode(b"\xff")
+    toy.tree.rename(named)
+    for verb in ("apply", "status", "unapply"):
+        found = overlay(verb, "--json", "--python", interpreter(tmp_path, named))
+        assert (found.code, found.err) == (0, "")
+        assert json.loads(found.out)["package"] == str(named / "sglang")
 
 
 def test_a_sglang_folder_where_the_user_stands_is_not_the_interpreters(
