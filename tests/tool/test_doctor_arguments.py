@@ -182,9 +182,8 @@ def test_a_dsa_model_needs_raw_rows_and_no_prefill_graph(
 ) -> None:
     dims = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
     model = config(tmp_path, index_topk=2048, **dims)
-    result = overlay(
-        "doctor", "--json", "--python", python, "--", *SERVES, "--model-path", model, *arguments
-    )
+    asked = ["--json", "--python", python, "--capability", "9.0", "--", *SERVES]
+    result = overlay("doctor", *asked, "--model-path", model, *arguments)
     server = [line for line in json.loads(result.out) if line["subject"] == "server"]
     mended = [line["found"] for line in server if line["mark"] == "fix"]
     assert len(mended) == len(refused)
