@@ -66,7 +66,8 @@ def judge(
     except LookupError as error:
         options = server_arguments.parse(arguments)
         servers = tuple(tabled(options, card, release) for card in cards)
-        return Judged(servers, str(error.args[0]))
+        flags = ", ".join(sorted(set(options.passed_over)))
+        return Judged(servers, f"{error.args[0]}{flags and f'; it passes over {flags}'}")
 
 
 def ask(
@@ -122,7 +123,7 @@ def tabled(options: Any, card: str, release: str) -> Server:
         facts=server_arguments.facts(options, support, card, release) if latent else None,
         dtype_given=options.kv_cache_dtype != "auto",
         runs="another backend" if not latent and "index_topk" in config else "",
-        unjudged=tuple(options.unjudged),
+        unjudged=tuple(options.unjudged) if latent else (),
         heads=server_arguments.query_heads(options),
         pool_tokens=options.max_total_tokens,
         page_size=options.page_size,
@@ -147,7 +148,7 @@ def _lines(server: Server, stock: bool) -> Iterator[Line]:
         return
     yield from (Line(NOTE, "server", f"not judged: {words}") for words in server.unjudged)
     support = server_arguments.load("support")
-    if not server.named and not server.unjudged:
+    if not server.named:
         remedy = f"add --attention-backend {support.NAME}"
         yield Line(FIX, "server", f"no attention-backend flag names {support.NAME}", remedy)
     if server.named and server.runs:
@@ -156,6 +157,8 @@ def _lines(server: Server, stock: bool) -> Iterator[Line]:
     elif server.facts is None:
         found = f"no MLA model: {support.NAME} is sglang's flashinfer backend there"
         yield Line(NOTE, "model", found)
+    elif server.unjudged:
+        return
     elif stock:
         yield Line(NOTE, "server", "nothing is refused: the strategy is sglang's own code")
     elif not support.casts_keys(server.facts):
@@ -166,8 +169,6 @@ def _lines(server: Server, stock: bool) -> Iterator[Line]:
 
 def _uncast(server: Server) -> Iterator[Line]:
     """Of a pool that needs no cast, so that stock serves it, whatever else is asked for."""
-    if server.unjudged:
-        return
     found = f"a {server.facts.pool_dtype} pool needs no cast: the backend is stock FlashInfer MLA"
     if server.dtype_given:
         yield Line(NOTE, "server", found)
@@ -180,7 +181,7 @@ def _refusals(support: Any, server: Server) -> Iterator[Line]:
     for reason in reasons:
         what, _, remedy = reason.partition(": ")
         yield Line(FIX, "server", what, remedy)
-    if not reasons and server.named and not server.unjudged:
+    if not reasons and server.named:
         yield Line(WELL, "server", "nothing in these arguments is refused")
     for notice in support.notices(server.facts):
         yield Line(NOTE, "server", notice)

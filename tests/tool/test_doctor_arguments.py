@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from doctortool import server_arguments
 
-from tests.tool.conftest import SERVES, Doctor, Overlay
+from tests.tool.conftest import NAMED, SERVES, Doctor, Overlay
 from tests.tool.toy import Toy, install, uninstall
 
 NAME = "flashinfer_mla_compact"
@@ -56,12 +56,12 @@ def test_served_arguments_are_well(doctor: Doctor, arguments: list[str]) -> None
 def test_a_bf16_pool_is_said_to_be_stock_whatever_else_is_asked_for(
     doctor: Doctor, more: list[str]
 ) -> None:
-    line = doctor("--attention-backend", NAME, "--kv-cache-dtype", "bfloat16", *more)["server"]
+    line = doctor(*NAMED, "--kv-cache-dtype", "bfloat16", *more)["server"]
     assert line["mark"] == "note" and "stock" in line["found"]
 
 
 def test_a_cache_dtype_that_is_missing_is_to_be_added(doctor: Doctor) -> None:
-    line = doctor("--attention-backend", NAME)["server"]
+    line = doctor(*NAMED)["server"]
     assert line["mark"] == "fix" and "--kv-cache-dtype fp8_e4m3" in line["remedy"]
 
 
@@ -94,7 +94,7 @@ def test_what_sglang_picks_by_card_or_checkpoint_is_not_judged(
     states: list[dict[str, Any]] = [{"index_topk": 2048}, {"quantization_config": {}}]
     for fields in states:
         model = config(tmp_path, kv_lora_rank=512, **fields)
-        found = doctor("--attention-backend", NAME, "--model-path", model)["server"]
+        found = doctor(*NAMED, "--model-path", model)["server"]
         assert found["mark"] == "note" and "give --kv-cache-dtype" in found["found"]
 
 
@@ -104,7 +104,8 @@ def test_a_prefill_role_has_quantised_rows_whatever_decode_asks_for(
     model = config(tmp_path, kv_lora_rank=512, index_topk=2048)
     arguments = [*SERVES, "--model-path", model, "--disable-prefill-cuda-graph"]
     arguments += ["--dsa-decode-backend", "trtllm", "--disaggregation-mode", "prefill"]
-    assert "656 bytes" in overlay("doctor", "--python", python, "--", *arguments).out
+    named = ["--python", python, "--capability", "9.0"]
+    assert "656 bytes" in overlay("doctor", *named, "--", *arguments).out
 
 
 @pytest.mark.parametrize(
