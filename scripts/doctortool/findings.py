@@ -190,7 +190,8 @@ def _strategy(
     triton = python.versions.get("triton") if python else None
     plain = triton is not None and _numbers(triton)[:2] < policy.GLUON_TRITON
     one = judged.servers[0] if judged else server.Server()
-    return Line(WELL, "strategy", _decode_strategy(policy, settings, one, card, plain))
+    mark = WELL if card else NOTE
+    return Line(mark, "strategy", _decode_strategy(policy, settings, one, card, plain))
 
 
 def _decode_strategy(

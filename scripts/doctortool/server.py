@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,7 @@ def ask(
     request = json.dumps({"devices": devices, "runs": runs})
     command = [executable, "-P", "-B", "-m", "doctortool.resolver"]
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), SCRIPTS)))
+    print("doctor: asking sglang, which takes its time to start", file=sys.stderr)
     process: Any = {"capture_output": True, "text": True, "timeout": SECONDS}
     try:
         run = subprocess.run(

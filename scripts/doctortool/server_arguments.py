@@ -37,8 +37,14 @@ _VALUES = (
     "--disaggregation-mode",
 )
 _NUMBERS = ("--speculative-eagle-topk", "--max-total-tokens")
-# What names arguments elsewhere, or changes the model's config: only sglang itself can tell.
-_ELSEWHERE = ("--config", "--json-model-override-args", "--cuda-graph-config", "--quantization")
+# What names arguments elsewhere, changes the model's config, or may be refused: sglang alone tells.
+_ELSEWHERE = (
+    "--config",
+    "--json-model-override-args",
+    "--quantization",
+    "--enable-deterministic-inference",
+    "--enable-mis",
+)
 # A line of a --config file that needs no YAML to be read.
 _PLAIN = re.compile(r"([a-z][a-z0-9-]*): +([\w./+-]+) *")
 _SWITCHES = (
@@ -128,6 +134,8 @@ def _unjudged(options: argparse.Namespace, parser: argparse.ArgumentParser) -> I
         elif any(one.startswith(flag.replace("_", "-")) for one in known):
             yield f"{flag} may be short for another flag: write it in full"
     config = model_config(options)
+    if "index_topk" in (config or {}) and "--cuda-graph-config" in options.passed_over:
+        yield "--cuda-graph-config is read by sglang alone"
     if options.model_path is None:
         yield "no --model-path is given"
     elif config is None:

@@ -226,6 +226,50 @@ def test_the_prefill_graph_by_default_depends_on_the_release(
     assert facts.prefill_graph == graph
 
 
+def test_a_table_that_decides_is_named_with_the_reason_and_what_it_passes_over(
+    toy: Toy, overlay: Overlay, doctor: Doctor
+) -> None:
+    found = doctor(*SERVES, "--log-level", "info")["arguments"]["found"]
+    assert "not applied" in found and found.endswith("it passes over --log-level")
+    overlay("apply", "--tree", toy.tree)
+    line = doctor(*SERVES)["arguments"]
+    assert line["mark"] == "note"
+    assert line["found"].startswith("judged by a table, as sglang can't be asked there (")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--enable-deterministic-inference"], ["--model-path", "zai-org/GLM-5"]]
+)
+def test_what_sglang_alone_can_tell_is_not_judged(doctor: Doctor, arguments: list[str]) -> None:
+    assert doctor(*SERVES, *arguments)["server"]["found"].startswith("not judged")
+
+
+def test_arguments_without_a_model_are_not_judged(doctor: Doctor) -> None:
+    assert doctor("--attention-backend", NAME)["server"]["found"].startswith("not judged")
+
+
+def test_the_strategy_of_stock_refuses_nothing(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "stock")
+    assert doctor(*SERVES, "--enable-pdmux")["server"]["mark"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("enable-pdmux: true\n", "fix"),
+        ("# plain\n\nenable-pdmux: false\n", "ok"),
+        ("tp: [8]\n", "note"),
+    ],
+)
+def test_a_file_of_plain_lines_is_read_by_the_table(
+    doctor: Doctor, tmp_path: Path, text: str, mark: str
+) -> None:
+    (tmp_path / "server.yaml").write_text(text)
+    assert doctor(*SERVES, "--config", f"{tmp_path}/server.yaml")["server"]["mark"] == mark
+
+
 def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:
     result = overlay("doctor", "--python", python, "--", "--dcp-size", "two")
     assert result.code == 2
