@@ -41,7 +41,8 @@ def resolve(arguments: Sequence[str], read: Read) -> Answer:
     try:
         with contextlib.redirect_stderr(said):
             args, raw = _prepare(list(arguments))
-            return read(raw, args, *_resolved(args))
+            view, backends = _resolved(args)
+            return _read(read, raw, args, view, backends)
     except SystemExit:  # of the parser, whose last line says why
         return {"error": said.getvalue().strip().rpartition("error: ")[2] or "for a reason untold"}
     except (ValueError, AssertionError, NotImplementedError) as error:
@@ -51,6 +52,14 @@ def resolve(arguments: Sequence[str], read: Read) -> Answer:
     finally:
         os.environ.clear()
         os.environ.update(environment)
+
+
+def _read(read: Read, *resolved: Any) -> Answer:
+    """What `read` makes of them; a fault of it is none of the arguments."""
+    try:
+        return read(*resolved)
+    except Exception as error:
+        raise Unjudged(str(error) or type(error).__name__) from error
 
 
 def _prepare(arguments: list[str]) -> tuple[Any, argparse.Namespace]:

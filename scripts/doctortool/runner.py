@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -51,7 +52,6 @@ def _model_config(args: Any) -> Any:
 
 def _facts(args: Any, view: Any, model: Any) -> dict[str, Any]:
     """As the backend reads them from a runner, whose pool is stood in for."""
-    _publish(args)
     runner = SimpleNamespace(
         server_args=args,
         model_config=model,
@@ -65,20 +65,26 @@ def _facts(args: Any, view: Any, model: Any) -> dict[str, Any]:
     is_dsa = any(
         getattr(configs, name)(model.hf_config) for name in names if hasattr(configs, name)
     )
-    row, dtype = _row(runner, view.kv_cache_dtype)
-    name = _pool_name(view, is_dsa)
-    runner.token_to_kv_pool = type(name, (), {})()
-    vars(runner.token_to_kv_pool).update(dtype=dtype, kv_cache_dim=row, use_dsa=is_dsa)
-    return dataclasses.asdict(importlib.import_module(_FACTS).runner_facts(runner))
+    with _published(args, view):
+        row, dtype = _row(runner, view.kv_cache_dtype)
+        runner.token_to_kv_pool = type(_pool_name(view, is_dsa), (), {})()
+        vars(runner.token_to_kv_pool).update(dtype=dtype, kv_cache_dim=row, use_dsa=is_dsa)
+        return dataclasses.asdict(importlib.import_module(_FACTS).runner_facts(runner))
 
 
-def _publish(args: Any) -> None:
+def _published(args: Any, view: Any) -> contextlib.AbstractContextManager[object]:
     try:
         context: Any = importlib.import_module("sglang.srt.runtime_context")
     except ModuleNotFoundError:  # up to 0.5.9
         importlib.import_module("sglang.srt.server_args").set_global_server_args_for_scheduler(args)
-    else:
-        context.get_context().set_server_args(args)
+        return contextlib.nullcontext()
+    context.get_context().set_server_args(args)
+    if hasattr(args, "resolve_once"):
+        return contextlib.nullcontext()
+    # Up to 0.5.18 sizes are those of groups, which are there only once a server has started.
+    sizes = {"attn_cp_size": view.attn_cp_size, "attn_dcp_size": getattr(view, "dcp_size", 1)}
+    parallel: contextlib.AbstractContextManager[object] = context.get_parallel().override(**sizes)
+    return parallel
 
 
 def _quantization(model: Any) -> Any:

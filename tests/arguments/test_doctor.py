@@ -12,7 +12,7 @@ from doctortool import server, server_arguments
 from doctortool.cli import main
 from doctortool.line import FIX, NOTE, WELL, Line
 
-from tests.trees import applied_tree
+from tests.trees import PINS, applied_tree
 
 NAME = "flashinfer_mla_compact"
 RELEASE = "0.5.23"
@@ -261,3 +261,23 @@ def test_the_doctor_asks_the_sglang_of_an_applied_tree(
         "PD multiplexing runs two streams over one buffer"
     ]
     assert not any(line["subject"] == "arguments" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def everywhere(runs: dict[str, list[str]]) -> dict[str, Any]:
+    """{pin: sglang's answers on a card}"""
+    some = {run: runs[run] for run in ("glm-4.7-flash plain", "auto, uncast", "raw prefill role")}
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for pin in PINS:
+            patch.setenv("PYTHONPATH", str(applied_tree(pin)))
+            found[pin] = server.ask(sys.executable, some, ["9.0"])["9.0"]
+    return found
+
+
+def test_each_pin_is_asked(everywhere: dict[str, Any], release: str) -> None:
+    answers = everywhere[release]
+    assert judged(server.answered(answers["glm-4.7-flash plain"]))[0].mark == WELL
+    assert "needs no cast" in str(judged(server.answered(answers["auto, uncast"]))[0])
+    if release != "0.5.9":  # which has other names for these flags
+        assert judged(server.answered(answers["raw prefill role"]))[0].mark == WELL
