@@ -3,6 +3,7 @@ PIN :=
 TREE :=
 PYTHON :=
 TO :=
+READ :=
 
 pin := $(if $(PIN),--pin $(PIN))
 where := $(if $(TREE),--tree "$(TREE)") $(if $(PYTHON),--python "$(PYTHON)")
@@ -81,8 +82,8 @@ moved := code=$$?; [ $$code = 10 ] || exit $$code
 drift: ## what a newer release would break (TO=)
 	@$(asked) scripts/carry drift $(pin) $(if $(TO),--to "$(TO)") || { $(moved); }
 
-rebase: ## carry the pin to another release (TO=)
-	@$(asked) scripts/carry rebase $(pin) $(if $(TO),--to "$(TO)") || \
+rebase: ## carry the pin to another release (TO=; READ=1: you have read what changed)
+	@$(asked) scripts/carry rebase $(pin) $(if $(TO),--to "$(TO)") $(if $(READ),--read) || \
 	{ $(moved); [ -f "patches/$(TO)/lock.toml" ] || exit $$code; }
 
 venv: ## make the test environment .venv (PYTHON=; default: python3)
@@ -95,5 +96,6 @@ venv: ## make the test environment .venv (PYTHON=; default: python3)
 #:   PYTHON=EXE    an interpreter: the sglang that it imports, or what runs a test or a measurement
 #:   WHEEL=FILE    the pinned wheel, for unapply of edited files
 #:   TO=RELEASE    a release or a folder with a tree, for drift and rebase
+#:   READ=1        for rebase: you have read what changed, and the overlay fits it
 #:   STEP=NAMES    steps of bench-gpu        MODEL=DIR  the checkpoint of prove
 #:   RESULTS=DIR   the figures of report

@@ -3,9 +3,9 @@
 
 A table stands between two lines: <!-- bench:NAME --> and <!-- /bench -->. NAME is tokens,
 tokens-0.5.23, ratios, speculation, first-token, launches, pool, proof, goals, kernels,
-kernel-ratios, verify or hosts. What lies between is replaced. A picture stands there in the same
-way, once it is drawn: its NAME is picture- with tokens, bf16, fp8, context, batch, pool or roofline
-after it.
+kernel-ratios, verify or hosts. What lies between is replaced, and kept where there are no figures
+for it. A picture stands there in the same way, once it is drawn: its NAME is picture- with tokens,
+bf16, fp8, context, batch, pool or roofline after it.
 
   python -m bench.report             draw the pictures (needs matplotlib), rewrite the tables
   python -m bench.report --check     only tell which files hold other tables or pictures
@@ -26,6 +26,7 @@ import tempfile
 from pathlib import Path
 
 from bench import pictures, tables
+from bench.markdown import MISSING
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -33,8 +34,8 @@ IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"(<!-- bench:([\w.-]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 
 
-def render(text: str, results: Path, images: Path = IMAGES) -> str:
-    """`text` with every table and every link to a picture replaced.
+def render(text: str, results: Path, images: Path = IMAGES, keep: bool = False) -> str:
+    """`text` with every table and every link to a picture replaced; `keep` those without figures.
 
     ValueError for a name or a marker that is not known.
     """
@@ -42,7 +43,10 @@ def render(text: str, results: Path, images: Path = IMAGES) -> str:
         raise ValueError("a <!-- bench:NAME --> has no <!-- /bench --> after it.")
 
     def replace(match: re.Match[str]) -> str:
-        return f"{match[1]}{_content(match[2], results, images)}\n{match[4]}"
+        content = _content(match[2], results, images)
+        if keep and content in (MISSING, "") and match[3].strip():
+            return match[0]
+        return f"{match[1]}{content}\n{match[4]}"
 
     return BLOCK.sub(replace, text)
 
@@ -96,7 +100,7 @@ def _rewrite(path: Path, chosen: argparse.Namespace) -> bool:
     """Whether the tables of a document are not those of the JSON files."""
     text = path.read_text()
     try:
-        wanted = render(text, chosen.results, chosen.pictures)
+        wanted = render(text, chosen.results, chosen.pictures, keep=not chosen.check)
     except ValueError as problem:
         raise ValueError(f"{path}: {problem}") from None
     if wanted != text and not chosen.check:

@@ -15,7 +15,15 @@ from carrytool.drift import Decisions, Drift
 from carrytool.lint import lint as lint_pin
 
 _COMMON = (Exit.OK, Exit.FAILED, Exit.USAGE, Exit.UNAVAILABLE)
-_DRIFT = (Exit.OK, Exit.USAGE, Exit.REFRESH, Exit.CONFLICT, Exit.CONTRACT, Exit.UNTRIED)
+_DRIFT = (
+    Exit.OK,
+    Exit.USAGE,
+    Exit.REFRESH,
+    Exit.READ,
+    Exit.CONFLICT,
+    Exit.CONTRACT,
+    Exit.UNTRIED,
+)
 
 
 def lock(pin: Pin, args: argparse.Namespace) -> int:
@@ -33,16 +41,19 @@ def lint(pin: Pin, args: argparse.Namespace) -> int:
 
 
 def check(pin: Pin, args: argparse.Namespace) -> int:
-    """Lint; then the lock against what it is made from, with the round trip of every patch."""
+    """Lint; then lock and contract against their sources, with the round trip of every patch."""
     code = lint(pin, args)
-    text = pin.lock_file.read_text() if pin.lock_file.exists() else ""
-    fresh = make_lock.dump(make_lock.make(pin))
-    names = (f"{pin.lock_file.name} (on disk)", f"{pin.lock_file.name} (as it should be)")
-    lines = difflib.unified_diff(text.splitlines(), fresh.splitlines(), *names, n=1, lineterm="")
-    print(*lines, sep="\n", end="\n" if text != fresh else "")
-    state = "sound" if text == fresh else "stale: run `make lock`"
-    print(f"check: the lock of {pin.release} is {state}")
-    return code if text == fresh else Exit.FAILED
+    stale = False
+    for file, fresh in make_lock.texts(pin).items():
+        text = file.read_text() if file.exists() else ""
+        names = (f"{file.name} (on disk)", f"{file.name} (as it should be)")
+        lines = difflib.unified_diff(
+            text.splitlines(), fresh.splitlines(), *names, n=1, lineterm=""
+        )
+        print(*lines, sep="\n", end="\n" if text != fresh else "")
+        stale = stale or text != fresh
+    print(f"check: the lock of {pin.release} is {'stale: run `make lock`' if stale else 'sound'}")
+    return Exit.FAILED if stale else code
 
 
 def run_drift(pin: Pin, args: argparse.Namespace) -> int:
@@ -54,7 +65,7 @@ def run_drift(pin: Pin, args: argparse.Namespace) -> int:
 
 def run_rebase(pin: Pin, args: argparse.Namespace) -> int:
     """Report the same, then write the new pin where everything is settled."""
-    found = _measure(pin, args, Decisions(frozenset(args.drop), args.resolved))
+    found = _measure(pin, args, Decisions(frozenset(args.drop), args.resolved, args.read))
     folder = _written(found, args)
     obstacle = rebase.obstacle(found)
     if obstacle is None:
@@ -69,7 +80,7 @@ def run_rebase(pin: Pin, args: argparse.Namespace) -> int:
 
 def _measure(pin: Pin, args: argparse.Namespace, decisions: Decisions) -> Drift:
     try:
-        return drift.measure(pin, args.to, decisions)
+        return drift.measure(pin, args.to, decisions, args.base)
     except Refusal as refusal:
         code = refusal.code if refusal.code is Exit.USAGE else Exit.UNTRIED
         raise Refusal(f"{refusal} (could not try)", code) from refusal
@@ -97,13 +108,17 @@ def _rebase(sub: argparse.ArgumentParser) -> None:
     text = "a release, or a folder with a tree"
     sub.add_argument("--to", metavar="RELEASE|DIR", required=True, help=text)
     _out(sub)
-    text = "holds PATCH/sglang/... as you edited them, and perhaps contract.toml"
+    text = "the overlay fits what is to be read and what is broken"
+    sub.add_argument("--read", action="store_true", help=text)
+    text = "holds PATCH/sglang/... as you edited them"
     sub.add_argument("--resolved", type=_folder, metavar="DIR", help=text)
     text = "leave a patch out"
     sub.add_argument("--drop", action="append", default=[], metavar="PATCH", help=text)
 
 
 def _out(sub: argparse.ArgumentParser) -> None:
+    text = "compare with this release in place of the pin's"
+    sub.add_argument("--base", metavar="RELEASE|DIR", help=text)
     sub.add_argument("--out", type=Path, metavar="DIR", help="where reports go (out/drift)")
 
 
@@ -117,8 +132,8 @@ VERBS = {
     "lint": Verb(lint, "check the form of the patches", _COMMON),
     "lock": Verb(
         lock,
-        "write the pin's lock from the pinned wheel, the patches and the overlay, and add what "
-        "earlier locks held to patches/earlier",
+        "write the pin's lock and contract from the pinned wheel, the patches and the overlay, and "
+        "add what earlier locks held to patches/earlier",
         _COMMON,
     ),
     "check": Verb(
@@ -128,7 +143,7 @@ VERBS = {
     ),
     "drift": Verb(
         run_drift,
-        "report what another release, or a tree, does to the patches and the contract",
+        "report what another release, or a tree, does to what the pin depends on",
         _DRIFT,
         _drift,
         failed=Exit.UNTRIED,

@@ -1,39 +1,35 @@
-"""What another release of sglang does to a pin: to its patches, its contract and its versions."""
+"""What another release of sglang does to a pin: to its patches, and to what it depends on."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from overlaytool import contract
-from overlaytool.contract import Entry, Finding
 from overlaytool.errors import Exit, Refusal
 from overlaytool.patch import Patch
 from overlaytool.pin import Pin
 
 from carrytool import upstream
 from carrytool.carry import FAILS, LANDS, CarriedPatch, Verdict, carrier
+from carrytool.compare import Change, Judged, compare
+from carrytool.needs import Needs
 from carrytool.upstream import Upstream
 
-PACKAGE = "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
+_CODES = {Judged.READ: Exit.READ, Judged.BROKEN: Exit.CONTRACT, Judged.UNREAD: Exit.UNTRIED}
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a person decided: patches to leave out, and a folder with what was edited.
+    """What a person decided: patches to leave out, a folder with what was edited, what was read.
 
-    The folder holds `<patch>/sglang/...`, the target's files as the patch should leave them, and
-    perhaps `contract.toml`, the new pin's contract in place of the old one's.
+    The folder holds `<patch>/sglang/...`, the target's files as the patch should leave them.
     """
 
     drop: frozenset[str] = frozenset()
     resolved: Path | None = None
-
-    def contract(self, pin: Pin) -> Path:
-        """The contract that the target is held to, next to the overlay's."""
-        edited = self.resolved / "contract.toml" if self.resolved else None
-        return edited if edited and edited.is_file() else pin.folder / "contract.toml"
+    read: bool = False
 
     def edited(self, patch: str) -> dict[str, bytes]:
         """The edited files of a patch, by their path."""
@@ -44,17 +40,17 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Drift:
-    """A cure is a fault of upstream's that the overlay works around; "held" says it is there."""
+    """Everything that a report says; a name that is not among the changes is untouched."""
 
     pin: Pin
     own: Upstream
     target: Upstream
     flashinfer: Upstream
-    contract: Path
+    decisions: Decisions
     patches: tuple[Patch, ...]
     carried: tuple[CarriedPatch, ...]
-    findings: tuple[Finding, ...]
-    cures: tuple[Finding, ...]
+    names: int
+    changes: tuple[Change, ...]
 
     @property
     def exit(self) -> Exit:
@@ -72,29 +68,30 @@ def _codes(drift: Drift) -> Iterator[Exit]:
     for patch in drift.carried:
         if patch.verdict is not Verdict.CLEAN:
             yield Exit.CONFLICT if patch.verdict in FAILS else Exit.REFRESH
-    if any(cure.verdict in ("changed", "gone") for cure in drift.cures):
-        yield Exit.REFRESH
-    for finding in drift.findings:
-        if finding.verdict != "held":
-            yield Exit.UNTRIED if finding.verdict == "unread" else Exit.CONTRACT
+    yield from (_CODES[change.verdict] for change in drift.changes)
 
 
-def measure(pin: Pin, to: str | None, decisions: Decisions) -> Drift:
-    """Carries the pin's patches to the target and checks its contract there; writes nothing.
+def measure(pin: Pin, to: str | None, decisions: Decisions, base: str | None = None) -> Drift:
+    """Carries the pin's patches to the target and compares what it depends on; writes nothing.
 
-    Raises `Refusal` where the pin is unsound, or the target or its FlashInfer can't be had.
+    The comparison starts from the release `base`, by default the pin's own. Raises `Refusal` where
+    the pin is unsound, or the target or its FlashInfer can't be had.
     """
     patches = tuple(pin.patches())
     _known(patches, decisions)
-    own, target = upstream.of_pin(pin), upstream.target(pin, to)
+    own = upstream.target(pin, base or pin.release)
+    target = upstream.target(pin, to)
     wheel, pinned = upstream.flashinfer(pin, own, target), upstream.flashinfer(pin, own, own)
     carried = tuple(_carry(pin, patches, target, decisions))
     there, here = upstream.with_flashinfer(target, wheel), upstream.with_flashinfer(own, pinned)
-    file = decisions.contract(pin)
-    findings = contract.check(entries(pin, file, "entry"), there, here)
-    cures = contract.check(entries(pin, file, "cure"), there)
-    located = [tuple(_located(pin, row) for row in rows) for rows in (findings, cures)]
-    return Drift(pin, own, target, wheel, file, patches, carried, *located)
+    needs = Needs(pin, here, upstream.of_pin(pin))
+    gc.disable()  # syntax trees have no cycles, and most of the time would go to looking for some
+    try:
+        changes = tuple(compare(needs, here, there))
+    finally:
+        gc.freeze()
+        gc.enable()
+    return Drift(pin, own, target, wheel, decisions, patches, carried, len(needs.uses), changes)
 
 
 def _known(patches: tuple[Patch, ...], decisions: Decisions) -> None:
@@ -104,12 +101,6 @@ def _known(patches: tuple[Patch, ...], decisions: Decisions) -> None:
     strange = sorted((decisions.drop | edited) - names)
     if strange:
         raise Refusal(f"the pin has no patch called {', '.join(strange)}", Exit.USAGE)
-
-
-def entries(pin: Pin, file: Path, table: str) -> list[Entry]:
-    """The rows of the overlay's contract, then those of a pin's."""
-    files = (pin.repository / "contract.toml", file)
-    return [entry for file in files for entry in contract.load(file, table)]
 
 
 def _carry(
@@ -123,12 +114,3 @@ def _carry(
                 yield series.resolve(patch, edited)
             else:
                 yield series.carry(patch, (pin.folder / patch.name).absolute())
-
-
-def _located(pin: Pin, finding: Finding) -> Finding:
-    """The finding with the line of the overlay or of the pin's patches that its row names."""
-    try:
-        folders = [pin.repository / PACKAGE, pin.folder]
-        return replace(finding, needed_by=contract.needing_line(folders, finding.needed_by))
-    except contract.ContractError:
-        return finding  # a contract edited for a new pin names lines of patches still to be

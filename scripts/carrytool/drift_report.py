@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from overlaytool.contract import Finding
 from overlaytool.errors import EXIT_HELP, Exit
 
 from carrytool.carry import FAILS, CarriedFile, Verdict
+from carrytool.compare import Change, Judged
 from carrytool.drift import Drift
 
 
@@ -32,8 +32,6 @@ def _review(patch: str, file: CarriedFile) -> str:
 
 def markdown(drift: Drift) -> str:
     """The report."""
-    broken = [row for row in drift.findings if row.verdict != "held"]
-    held = len(drift.findings) - len(broken)
     details = [
         _detail(patch.name, file)
         for patch in drift.carried
@@ -46,13 +44,9 @@ def markdown(drift: Drift) -> str:
         "## Patches",
         _rows(["patch", "verdict", "drop it when"], _patches(drift)),
         *(["\n".join(details)] if details else []),
-        "## Contract",
-        f"{held} rows held, {len(broken)} did not.",
-        *map(_broken, broken),
+        *_changes(drift),
         "## Versions that upstream pins",
         _rows(["package", "pin", "target"], _versions(drift)),
-        "## Faults that upstream may have fixed",
-        _rows(["where", "fault", "state", "needed by"], map(_cure, drift.cures)),
         f"Made from sglang {drift.pin.release}, {drift.target.name} and {drift.flashinfer.name}.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -74,8 +68,10 @@ def _next(drift: Drift) -> str:
     if drift.exit is Exit.UNTRIED:
         return "fix what kept it from being tried, and run it again"
     steps = [f"settle {', '.join(drift.open)} as docs/maintaining.md says"] if drift.open else []
-    if drift.exit is Exit.CONTRACT:
-        steps.append("make the overlay fit each broken row of the contract, and state the new one")
+    if any(change.verdict is Judged.BROKEN for change in drift.changes):
+        steps.append("make the overlay fit what is broken")
+    if drift.changes and not drift.decisions.read:
+        steps.append("read what is to be read, and say so with --read")
     return "; then ".join(
         [*steps, f"scripts/carry rebase --pin {drift.pin.release} --to {release}"]
     )
@@ -92,11 +88,24 @@ def _detail(patch: str, file: CarriedFile) -> str:
     return text if file.review is None else f"{text}; see `{_review(patch, file)}`"
 
 
-def _broken(row: Finding) -> str:
-    return (
-        f"- **{row.symbol or '(module)'}** ({row.file}) {row.verdict}\n"
-        f"  - was: `{row.old}`\n  - is: `{row.new}`\n  - needed by: `{row.needed_by}`"
-    )
+def _changes(drift: Drift) -> Iterator[str]:
+    """The changes by verdict, the worst first."""
+    yield f"## What the overlay depends on\n\n{drift.names} names, {len(drift.changes)} changed."
+    for verdict in (Judged.UNREAD, Judged.BROKEN, Judged.READ):
+        rows = [change for change in drift.changes if change.verdict is verdict]
+        lines = sum(len(change.diff) for change in rows)
+        if rows:
+            yield f"## {verdict.capitalize()}\n\n{len(rows)} names, {lines} lines."
+            yield from map(_change, rows)
+
+
+def _change(change: Change) -> str:
+    file, _, symbol = change.name.partition(":")
+    parts = [f"### {symbol or file}" + (f" ({file})" if symbol else "")]
+    parts += ["\n".join(f"- {fault}" for fault in change.faults)] if change.faults else []
+    parts += ["Needed by:\n" + "\n".join(f"- `{line}`" for line in change.lines)]
+    parts += ["```diff\n" + "\n".join(change.diff) + "\n```"] if change.diff else []
+    return "\n\n".join(parts)
 
 
 def _versions(drift: Drift) -> Iterator[list[str]]:
@@ -105,11 +114,6 @@ def _versions(drift: Drift) -> Iterator[list[str]]:
         old, new = own.get(name, "absent"), other.get(name, "absent")
         if old != new:
             yield [name, old, new]
-
-
-def _cure(row: Finding) -> list[str]:
-    state = "still there" if row.verdict in ("held", "unread") else "gone"
-    return [f"`{row.symbol or row.file}`", f"`{row.old}`", state, f"`{row.needed_by}`"]
 
 
 def _rows(head: list[str], rows: Iterable[list[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Making a pin's lock from the pinned wheel, the patches and the overlay, and `patches/earlier`."""
+"""Making a pin's lock and contract from the wheel, the patches and the overlay."""
 
 import json
 import tomllib
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from overlaytool import fetch
+from overlaytool.contract import digest_of
 from overlaytool.errors import Refusal
 from overlaytool.lock import (
     ABSENT,
@@ -21,8 +22,10 @@ from overlaytool.lock import (
 from overlaytool.patch import Mismatch, Patch, backward, forward
 from overlaytool.pin import Pin
 
-from carrytool import releases
+from carrytool import releases, upstream
 from carrytool.git import git
+from carrytool.needs import Needs
+from carrytool.upstream import Upstream
 
 _NO_BLOB = 40 * "0"
 
@@ -43,9 +46,32 @@ def make(pin: Pin) -> Lock:
     return Lock(pin.release, wheels, patches, tuple(entries))
 
 
+def texts(pin: Pin) -> dict[Path, str]:
+    """The files of the pin that are made, as they should be; raises `Refusal` as `make` does."""
+    lock = make(pin)
+    own = upstream.of_wheel(fetch.wheel(pin, lock.version, lock.wheels))
+    return {pin.lock_file: dump(lock), pin.folder / "contract.toml": dump_contract(pin, own)}
+
+
+def dump_contract(pin: Pin, own: Upstream) -> str:
+    """TOML text of what the pin depends on in sglang; FlashInfer is no part of the tree."""
+    needs = Needs(pin, own)
+    lines = [f"# What the pin depends on in sglang {pin.release}. Written by `make lock`."]
+    last = ""
+    for name in needs.uses:
+        file, _, symbol = name.partition(":")
+        if file.startswith("sglang/"):
+            lines += ["", f"[{_quote(file)}]"] if file != last else []
+            last = file
+            ours = needs.uses[name][0].line.partition(":")[0]
+            row = f"{_quote(digest_of(needs.tree, name))}, {_quote(ours)}"
+            lines.append(f"{_quote(symbol)} = [{row}]")
+    return "\n".join([*lines, ""])
+
+
 def write(pin: Pin) -> bool:
-    """Write the lock and what earlier ones held; whether that changed either."""
-    changed = [_replace(pin.lock_file, dump(make(pin)))]
+    """Write lock, contract and what earlier locks held; whether that changed any."""
+    changed = [_replace(file, text) for file, text in texts(pin).items()]
     earlier = load_earlier(pin.earlier_file)
     for (path, applied), pristine in committed(pin.repository).items():
         earlier.setdefault(path, {})[applied] = pristine

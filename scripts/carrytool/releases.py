@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,18 +14,40 @@ from urllib.parse import unquote, urlsplit
 from overlaytool import fetch
 from overlaytool.errors import Exit, Refusal
 from overlaytool.fetch import last_line, pip
+from overlaytool.pin import numbers
 from overlaytool.tree import PACKAGE
 
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_34_aarch64")
 
 
 def newest(project: str) -> str:
-    """The newest release that pip finds for this interpreter; pre-releases do not count."""
+    """The newest release that pip finds; pre-releases do not count.
+
+    Raises `Refusal` (40) where there is none, or where only other Pythons than this one can install
+    the newest: what it holds is not known then.
+    """
     run = _resolve(project)
-    if run.returncode:
+    seen = [_version(run)] if run.returncode == 0 else []
+    with ThreadPoolExecutor(4) as pool:
+        others = pool.map(lambda tags: _resolve(project, *tags), _tags())
+        seen_elsewhere = [_version(other) for other in others if other.returncode == 0]
+    best = max([*seen, *seen_elsewhere], key=numbers, default=None)
+    if best is None:
         message = f"pip finds no release of {project}: {last_line(run.stderr)}"
         raise Refusal(message, Exit.UNTRIED)
+    if best not in seen:
+        message = f"{project} {best} has no wheel for this Python: run this with one that it has"
+        raise Refusal(message, Exit.UNTRIED)
+    return best
+
+
+def _tags() -> Iterator[tuple[str, ...]]:
+    for python, platform in ((p, q) for p in PYTHONS for q in PLATFORMS):
+        yield "--python-version", python, "--platform", platform, "--implementation", "cp"
+
+
+def _version(run: subprocess.CompletedProcess[str]) -> str:
     return str(_report(run)["metadata"]["version"])
 
 
@@ -32,11 +55,8 @@ def wheel_hashes(release: str) -> dict[str, str]:
     """sha256 of every wheel of a release that pip finds for `PYTHONS` and `PLATFORMS`, by name."""
     found: dict[str, str] = {}
     trouble, unreachable = "", False
-    for options in ((p, q) for p in PYTHONS for q in PLATFORMS):
-        run = _resolve(
-            f"{PACKAGE}=={release}",
-            *("--python-version", options[0], "--platform", options[1], "--implementation", "cp"),
-        )
+    for tags in _tags():
+        run = _resolve(f"{PACKAGE}=={release}", *tags)
         if run.returncode == 0:
             info = _report(run)["download_info"]
             name = Path(unquote(urlsplit(info["url"]).path)).name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from overlaytool import fetch, requirements, tree
@@ -21,13 +21,14 @@ FLASHINFER = "flashinfer-python"
 class Upstream:
     """A package's files, by their path from the folder that holds the package.
 
-    `release` is None for a folder. `required` holds the versions that it pins.
+    `release` is None for a folder. `required` holds the versions that it pins, `files` its modules.
     """
 
     name: str
     release: str | None
     read: Read
     required: Mapping[str, str]
+    files: Sequence[str] = ()
 
 
 def of_wheel(wheel: Path) -> Upstream:
@@ -44,6 +45,7 @@ def of_wheel(wheel: Path) -> Upstream:
         release,
         lambda path: archive.read(path) if path in known else None,
         requirements.from_metadata(archive.read(metadata)),
+        sorted(name for name in known if name.endswith(".py")),
     )
 
 
@@ -51,7 +53,10 @@ def of_folder(folder: Path) -> Upstream:
     """The tree in a folder: a checkout, an unpacked wheel, or site-packages."""
     found = tree.at(folder)
     name = f"the tree {folder.resolve().name}"
-    return Upstream(name, None, found.read, requirements.of_tree(found))
+    files = sorted(
+        f"{tree.PACKAGE}/{p.relative_to(found.package)}" for p in found.package.rglob("*.py")
+    )
+    return Upstream(name, None, found.read, requirements.of_tree(found), files)
 
 
 def of_pin(pin: Pin) -> Upstream:
@@ -61,11 +66,11 @@ def of_pin(pin: Pin) -> Upstream:
 
 
 def target(pin: Pin, to: str | None) -> Upstream:
-    """What `--to` names: a folder, a release, or (without it) the newest release that pip finds."""
+    """What was named: a folder, or a release; for None, the newest release that pip finds."""
     if to and Path(to).is_dir():
         return of_folder(Path(to))
     if to and not to[0].isdigit():
-        raise Refusal(f"--to {to} is neither a folder nor a release", Exit.USAGE)
+        raise Refusal(f"{to} is neither a folder nor a release", Exit.USAGE)
     release = to or releases.newest(tree.PACKAGE)
     if release == pin.release:
         return of_pin(pin)
@@ -81,6 +86,7 @@ def flashinfer(pin: Pin, own: Upstream, other: Upstream) -> Upstream:
     return of_wheel(releases.wheel(FLASHINFER, version, pin.wheels))
 
 
-def with_flashinfer(sglang: Upstream, wheel: Upstream) -> Read:
-    """Reads `flashinfer/` from its own wheel and everything else from sglang."""
-    return lambda path: (wheel if path.startswith("flashinfer/") else sglang).read(path)
+def with_flashinfer(sglang: Upstream, wheel: Upstream) -> Upstream:
+    """The same, which reads `flashinfer/` from its own wheel."""
+    read = lambda path: (wheel if path.startswith("flashinfer/") else sglang).read(path)  # noqa: E731
+    return replace(sglang, read=read)

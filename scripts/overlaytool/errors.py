@@ -16,6 +16,7 @@ class Exit(IntEnum):
     BUSY = 7
     UNWRITABLE = 8
     REFRESH = 10
+    READ = 15
     CONFLICT = 20
     CONTRACT = 30
     UNTRIED = 40
@@ -32,9 +33,10 @@ EXIT_HELP = {
     Exit.UNAVAILABLE: "the wheel could not be had, or the tree could not be imported",
     Exit.BUSY: "another process is changing the tree",
     Exit.UNWRITABLE: "the tree cannot be read or written; what could not be put back is named",
-    Exit.REFRESH: "refresh: a patch moved, merged or is upstream, or upstream fixed its fault",
+    Exit.REFRESH: "refresh: a patch moved, merged, or is upstream",
+    Exit.READ: "to be read: upstream changed what the overlay depends on",
     Exit.CONFLICT: "a patch conflicts, fits in several places, or its target is gone",
-    Exit.CONTRACT: "the contract is broken: upstream changed what the overlay depends on",
+    Exit.CONTRACT: "broken: the overlay does not fit what upstream has",
     Exit.UNTRIED: "could not be tried; never to be read as clean",
     Exit.INTERRUPTED: "interrupted; run it again to finish",
 }

@@ -95,8 +95,9 @@ def find(repository: Path, release: str | None) -> Pin:
 
 def known(repository: Path) -> list[str]:
     """The releases that have a pin, the oldest first."""
-    return sorted((file.parent.name for file in repository.glob("patches/*/series")), key=_numbers)
+    return sorted((file.parent.name for file in repository.glob("patches/*/series")), key=numbers)
 
 
-def _numbers(release: str) -> list[int]:
+def numbers(release: str) -> list[int]:
+    """What orders releases."""
     return [int(digits) for digits in re.findall(r"\d+", release)]

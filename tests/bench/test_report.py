@@ -238,6 +238,16 @@ def test_check_tells_a_hand_edited_table(folder: Path, capsys: pytest.CaptureFix
     assert "page.md: holds other tables" in capsys.readouterr().out
 
 
+def test_a_table_without_figures_is_kept_and_check_tells_it(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    results.mkdir()
+    page.write_text(text := "<!-- bench:pool -->\n| 1 |\n<!-- /bench -->\n")
+    options = ["--results", str(results), "--pictures", str(tmp_path / "images"), str(page)]
+    assert main(options) == 0
+    assert page.read_text() == text
+    assert main(["--check", *options]) == 1
+
+
 def test_check_tells_a_picture_of_other_figures(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,29 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from carrytool import make_lock
-from carrytool.drift import PACKAGE
+from carrytool.uses import PACKAGE
 
 from tests.tool import toy as toys
 
 NEXT = "1.2.4"
-MODULE = f"{PACKAGE.removeprefix('overlay/')}/backend.py"
-CONTRACT = f"""\
-[[entry]]
-file = "{toys.REGISTRY}"
-symbol = "register"
-parameters = ["name"]
-needed_by = "backend.py: register("
+MODULE = f"{PACKAGE}backend.py"
+SOURCE = """\
+from sglang.srt.registry import register
 
-[[entry]]
-file = "flashinfer/mla/__init__.py"
-symbol = "Wrapper.plan"
-needed_by = "backend.py: wrapper.plan("
+def start(wrapper: Any):
+    register('compact')
+    wrapper.plan(1)
+"""
+CONTRACT = """\
+[mentioned]
+a = false
 
-[[cure]]
-file = "{toys.REGISTRY}"
-symbol = ""
-code = ["BACKENDS = {{}}"]
-needed_by = "backend.py: register("
+[holds]
+wrapper = ["flashinfer/mla/__init__.py:Wrapper"]
 """
 REGISTRY = toys.UPSTREAM[toys.REGISTRY]
 CHOICES = toys.UPSTREAM[toys.CHOICES]
@@ -55,15 +51,14 @@ def release(version: str, flashinfer: str = "9.1", **files: str) -> dict[str, st
 def make(folder: Path) -> toys.Toy:
     """The pin of 1.2.3, its contract and its FlashInfer."""
     toy = toys.make(folder, release(toys.RELEASE))
-    toy.overlay(MODULE, "def start(wrapper):\n    register('compact')\n    wrapper.plan(1)\n")
+    toy.overlay(MODULE, SOURCE)
     (toy.repository / "contract.toml").write_text(CONTRACT)
-    (toy.pin.folder / "contract.toml").write_text(f"# sglang {toys.RELEASE}\n")
     flashinfer(toy, "9.1")
     make_lock.write(toy.pin)
     return toy
 
 
-def flashinfer(toy: toys.Toy, version: str, source: str = "def plan(self): ...") -> None:
+def flashinfer(toy: toys.Toy, version: str, source: str = "def plan(self, n): ...") -> None:
     """Puts a FlashInfer among the wheels."""
     files = {
         "flashinfer/mla/__init__.py": f"class Wrapper:\n    {source}\n",

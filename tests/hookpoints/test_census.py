@@ -5,53 +5,56 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from carrytool import mentions
+from carrytool.mentions import Place
 from overlaytool.pin import REPOSITORY, find
 
-from tests.hookpoints.census import VERDICTS, Place, classed, in_wheel, place_of, places
+from tests.hookpoints.census import (
+    NAMES,
+    VERDICTS,
+    classed,
+    entries,
+    in_wheel,
+    place_of,
+    unclassed,
+)
 from tests.trees import PINS
 
-ENTRIES = classed()
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Counter[Place]]:
+    return {release: in_wheel(release) for release in PINS}
 
 
-@pytest.fixture(scope="module", params=PINS)
-def found(request: pytest.FixtureRequest) -> tuple[str, Counter[Place]]:
-    return request.param, in_wheel(request.param)
+def test_every_place_is_classed(found: dict[str, Counter[Place]]) -> None:
+    assert {release: unclassed(there) for release, there in found.items() if unclassed(there)} == {}
 
 
-def expected(release: str) -> Counter[Place]:
-    rows = [entry for entry in ENTRIES if release in entry["releases"]]
-    return Counter({place_of(row): row.get("count", 1) for row in rows})
-
-
-def test_every_place_is_classed(found: tuple[str, Counter[Place]]) -> None:
-    release, there = found
-    assert there - expected(release) == Counter()
-
-
-def test_no_entry_is_stale(found: tuple[str, Counter[Place]]) -> None:
-    release, there = found
-    assert expected(release) - there == Counter()
+def test_no_entry_is_stale(found: dict[str, Counter[Place]]) -> None:
+    there: Counter[Place] = Counter()
+    for places in found.values():
+        there |= places
+    assert [place for mark, place in mentions.changes(classed(), there) if mark == "-"] == []
 
 
 def test_every_entry_has_one_verdict_and_its_reason() -> None:
-    for entry in ENTRIES:
+    for entry in entries():
         verdicts = [entry[verdict] for verdict in VERDICTS if verdict in entry]
         assert len(verdicts) == 1 and verdicts[0], entry
-        assert entry["releases"], entry
 
 
 def test_no_place_is_classed_twice() -> None:
-    keys = Counter((place_of(e), release) for e in ENTRIES for release in e["releases"])
-    assert keys.most_common(1)[0][1] == 1
+    assert len(classed()) == len(entries())
 
 
-def test_what_serves_a_place_is_a_patch_or_a_module_of_the_overlay() -> None:
-    for entry in (entry for entry in ENTRIES if "served" in entry):
-        server = entry["served"].split(":")[0]
-        for release in entry["releases"]:
-            pin = find(REPOSITORY, release)
-            names = [*pin.series(), *(file.name for file in pin.overlay().values())]
-            assert server in names, entry
+def test_what_serves_a_place_is_a_patch_or_a_module_of_the_overlay(
+    found: dict[str, Counter[Place]],
+) -> None:
+    for release, there in found.items():
+        pin = find(REPOSITORY, release)
+        names = [*pin.series(), *(file.name for file in pin.overlay().values())]
+        for entry in (e for e in entries() if "served" in e and place_of(e) in there):
+            assert entry["served"].split(":")[0] in names, (release, entry)
 
 
 SOURCE = '''
@@ -70,20 +73,25 @@ class Server:
 '''
 
 
+def places(source: str) -> list[Place]:
+    return list(mentions.in_tree(["f.py"], {"f.py": source.encode()}.get, NAMES))
+
+
 def test_defaults_decorators_literals_memberships_and_keywords_are_found() -> None:
-    assert list(places("f.py", SOURCE)) == [
-        Place("f.py", "", 'KNOWN = ["fa3", "flashinfer"]'),
-        Place("f.py", "Server.choose", 'def choose(self, backend="flashinfer"):'),
-        Place("f.py", "Server.choose", 'if ( … and backend in ("flashinfer", "fa3")'),
-        Place("f.py", "Server.choose", 'launch(attention_backend="flashinfer")'),
-        Place(
-            "f.py",
-            "Server",
-            'def choose(self, backend="flashinfer"): … @register("flashinfer")',
-        ),
+    assert places(SOURCE) == [
+        Place("f.py", "", "KNOWN = list with 'flashinfer'"),
+        Place("f.py", "Server", "def choose 'flashinfer'"),
+        Place("f.py", "Server.choose", "if backend in tuple with 'flashinfer'"),
+        Place("f.py", "Server.choose", "launch: launch(attention_backend='flashinfer')"),
+        Place("f.py", "Server", "def choose register('flashinfer')"),
     ]
 
 
-def test_a_place_does_not_depend_on_its_line_number() -> None:
-    moved = "import os\n\n" + SOURCE
-    assert list(places("f.py", moved)) == list(places("f.py", SOURCE))
+def test_a_place_depends_on_no_line_number_and_on_no_other_name_of_its_list() -> None:
+    moved = "import os\n\n" + SOURCE.replace('["fa3", ', '["fa3", "fa4", ')
+    assert places(moved) == places(SOURCE)
+
+
+def test_a_new_place_is_the_only_one_that_is_asked_for() -> None:
+    there = classed() + mentions.in_tree(["f.py"], {"f.py": b'NEW = ["flashinfer"]'}.get, NAMES)
+    assert unclassed(there) == [Place("f.py", "", "NEW = list with 'flashinfer'")]

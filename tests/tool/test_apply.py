@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from overlaytool.contract import digest_of
+from overlaytool.contract.symbols import Modules
 
 from tests.tool import toy as toys
 from tests.tool.conftest import Overlay
@@ -172,12 +174,13 @@ def test_foreign_files_of_another_version_are_told_by_that_version(
 
 
 def test_a_neighbour_that_breaks_the_contract_is_refused(toy: Toy, overlay: Overlay) -> None:
+    digest = digest_of(Modules({"n.py": b"def leaned_on(): ..."}.get), "n.py:leaned_on")
     (toy.pin.folder / "contract.toml").write_text(
-        '[[entry]]\nfile = "sglang/srt/neighbour.py"\nsymbol = "leaned_on"\nneeded_by = "a.py: b"\n'
+        f'["sglang/srt/neighbour.py"]\nleaned_on = ["{digest}", "a.py"]\n'
     )
     toy.file("sglang/srt/neighbour.py").write_text("def leaned_on(): ...\n")
     assert overlay("apply", "--tree", toy.tree).code == 0
-    toy.file("sglang/srt/neighbour.py").write_text("def renamed(): ...\n")
+    toy.file("sglang/srt/neighbour.py").write_text("def leaned_on(): return 1\n")
     before = snapshot(toy.tree)
     for verb in ("apply", "verify"):
         refused = overlay(verb, "--tree", toy.tree)

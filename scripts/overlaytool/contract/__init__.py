@@ -1,141 +1,68 @@
-"""What the overlay depends on upstream, checked on source text with `ast` alone.
+"""What the overlay depends on upstream: the definitions that it was read and tested with.
 
-`contract.toml` holds what the overlay's modules need of every release, `patches/<release>/
-contract.toml` what they and the patches need of that release. Each `[[entry]]` is one upstream
-symbol: `file` and `symbol` say where it is (a symbol that the file imports is followed to the file
-that defines it); `needed_by` is "FILE: TEXT", a line of the overlay or of a patch that breaks
-without it. At most one predicate narrows it:
-
-    parameters  names that the function takes (a `*` among them: those after it by keyword)
-    signature   the whole parameter list, as the overlay overrides it; a list of accepted forms
-    assigns     attributes that the function sets on self
-    contains    values that the list, set, tuple or dict holds
-    code        patterns that occur in it: `_` is any expression, `...` any further items
-    calls       calls that occur in it, and no call of the same function that differs
-    abstract    every method that a subclass must bring
-    bases       names among the class's bases
-
-Without one, the symbol has to exist. A `[[cure]]` is the reverse: `code` that is upstream's fault,
-and the overlay has less to do once it is gone.
+`patches/<release>/contract.toml` holds, for each file of upstream, the names that the overlay
+subclasses, calls, replaces or imitates, with a digest of each definition and the file of ours that
+depends on it. `make lock` writes it. A digest leaves out what does not run: comments, docstrings,
+annotations, positions. A name that a file imports is followed to where it is defined.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from collections.abc import Mapping
 
-from overlaytool.contract.predicates import PREDICATES
+from overlaytool.contract import normal
 from overlaytool.contract.symbols import Modules, Read
 from overlaytool.errors import Exit, Refusal
 from overlaytool.pin import Pin
 
-Verdict = Literal["held", "changed", "gone", "unread"]
+Contract = Mapping[str, tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Entry:
-    file: str
-    symbol: str
-    predicate: str
-    wanted: tuple[str, ...]
-    needed_by: str
+def load(pin: Pin) -> Contract:
+    """Digest and dependent of each name ("FILE:Class.member") of a pin's contract.
 
-
-@dataclass(frozen=True)
-class Finding:
-    """`old` is the symbol in the pin's tree (or what the entry asks for), `new` in the target."""
-
-    file: str
-    symbol: str
-    verdict: Verdict
-    old: str
-    new: str
-    needed_by: str
-
-
-class ContractError(Refusal):
-    """contract.toml does not say what it must."""
-
-
-def load(path: Path, table: str = "entry") -> list[Entry]:
-    """The entries of a contract file; `table` is "entry" or "cure"."""
+    Raises `Refusal` (1) where the file is not readable.
+    """
+    path = pin.folder / "contract.toml"
     try:
-        rows = tomllib.loads(path.read_text("utf-8")).get(table, [])
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ContractError(f"{path} is not a readable contract: {error}") from error
-    return [_entry(path, row) for row in rows]
-
-
-def of_pin(pin: Pin, table: str = "entry") -> list[Entry]:
-    """The rows of the overlay's contract, then those of a pin's."""
-    files = (pin.repository / "contract.toml", pin.folder / "contract.toml")
-    return [entry for file in files for entry in load(file, table)]
+        files = tomllib.loads(path.read_text("utf-8"))
+        rows = {
+            f"{file}:{name}": row for file, names in files.items() for name, row in names.items()
+        }
+        return {name: (str(row[0]), str(row[1])) for name, row in rows.items()}
+    except (OSError, ValueError, AttributeError, LookupError) as error:
+        raise Refusal(f"{path} is not a readable contract ({error}): run `make lock`") from error
 
 
 def require(pin: Pin, target: Read) -> None:
-    """Raises `Refusal` (30) where a file of sglang breaks the contract, in one sentence."""
-    entries = [entry for entry in of_pin(pin) if entry.file.startswith("sglang/")]
-    broken = [finding for finding in check(entries, target) if finding.verdict != "held"]
-    if broken:
-        first, more = broken[0], f" and {len(broken) - 1} more" if broken[1:] else ""
+    """Raises `Refusal` (30) where sglang is not as the overlay was made for, in one sentence.
+
+    The files that the lock holds are not looked at: their bytes are known, patched or not.
+    """
+    modules, known = Modules(target), {entry.path for entry in pin.lock().entries}
+    rows = {name: row for name, row in load(pin).items() if name.startswith("sglang/")}
+    changed = [
+        n for n, row in rows.items() if digest_of(modules, n) != row[0] and _file(n) not in known
+    ]
+    if changed:
+        file, _, symbol = changed[0].partition(":")
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
         raise Refusal(
-            f"{first.file}: {first.symbol} is not as sglang {pin.release} has it{more}, and "
-            f"{first.needed_by.partition(':')[0]} depends on it: use sglang {pin.release} as it "
-            "was released",
+            f"{file}: {symbol} is not as sglang {pin.release} has it{more}, and "
+            f"{rows[changed[0]][1]} depends on it: use sglang {pin.release} as it was released",
             Exit.CONTRACT,
         )
 
 
-def _entry(path: Path, row: dict[str, object]) -> Entry:
-    used = [key for key in row if key in PREDICATES]
-    unknown = row.keys() - {"file", "symbol", "needed_by", *PREDICATES}
-    where = f"{path}: entry {row.get('symbol', row.get('file', '?'))}"
-    if unknown or len(used) > 1:
-        raise ContractError(f"{where}: one predicate at most, and no {sorted(unknown) or used}")
-    named = [row.get(key) for key in ("file", "symbol", "needed_by")]
-    if not all(isinstance(text, str) for text in named):
-        raise ContractError(f"{where}: file, symbol and needed_by must be given as strings")
-    wanted = row[used[0]] if used else []
-    if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
-        raise ContractError(f"{where}: {used[0]} must be a list of strings")
-    file, symbol, needed_by = map(str, named)
-    return Entry(file, symbol, used[0] if used else "defined", tuple(wanted), needed_by)
+def _file(name: str) -> str:
+    return name.partition(":")[0]
 
 
-def needing_line(folders: list[Path], needed_by: str) -> str:
-    """ "FILE: TEXT" as "FILE:LINE TEXT"; the text has to stand on exactly one line of the file."""
-    file, _, text = needed_by.partition(": ")
-    path = next((found for folder in folders if (found := folder / file).is_file()), None)
-    lines = path.read_text("utf-8").splitlines() if path else []
-    hits = [number for number, line in enumerate(lines, 1) if text and text in line]
-    if len(hits) != 1:
-        raise ContractError(f"needed_by {needed_by!r}: {len(hits)} lines match; name exactly one")
-    return f"{file}:{hits[0]} {lines[hits[0] - 1].strip()}"
-
-
-def check(entries: list[Entry], target: Read, pin: Read | None = None) -> list[Finding]:
-    """One finding an entry, in order. `Read` gives a file's bytes, or None where it is absent."""
-    modules, pin_modules = Modules(target), Modules(pin) if pin else None
-    return [_finding(entry, modules, pin_modules) for entry in entries]
-
-
-def _finding(entry: Entry, modules: Modules, pin_modules: Modules | None) -> Finding:
-    verdict, new = judge(entry, modules)
-    old = judge(entry, pin_modules)[1] if pin_modules else ", ".join(entry.wanted) or "defined"
-    if verdict == "held":
-        new = old
-    return Finding(entry.file, entry.symbol, verdict, old, new, entry.needed_by)
-
-
-def judge(entry: Entry, modules: Modules) -> tuple[Verdict, str]:
-    """The verdict and what the tree has in the entry's place."""
+def digest_of(modules: Modules, name: str) -> str:
+    """The digest of a definition; of one that is gone or can't be read, a word."""
     try:
-        node = modules.find(entry.file, entry.symbol)
-    except SyntaxError as error:
-        return "unread", f"line {error.lineno} does not parse"
-    if node is None:
-        return "gone", "absent"
-    held, seen = PREDICATES[entry.predicate](node, entry.wanted)
-    return ("held" if held else "changed"), seen
+        found = modules.find(name)
+    except SyntaxError:
+        return "unread"
+    return normal.digest(found.nodes) if found else "gone"

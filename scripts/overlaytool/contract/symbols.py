@@ -1,13 +1,48 @@
-"""Where a tree defines a symbol, by `ast` alone: nothing of the tree is imported."""
+"""Where a tree defines a name, by `ast` alone: nothing of the tree is imported."""
 
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from overlaytool.contract import normal
 
 Read = Callable[[str], bytes | None]
-Scope = ast.Module | ast.ClassDef | ast.FunctionDef
 MAX_IMPORT_HOPS = 8
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The statements that define a name, and the file where they stand."""
+
+    file: str
+    nodes: tuple[ast.AST, ...]
+
+    @property
+    def text(self) -> str:
+        """Their code, in one style, without what does not run."""
+        return "\n".join(sorted(set(map(normal.text, self.nodes))))
+
+    @property
+    def head(self) -> Definition:
+        """A class without its body."""
+        empty = copy.copy(self.node)
+        empty.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return Definition(self.file, (empty,))
+
+    @property
+    def node(self) -> ast.AST:
+        """The statement that holds in the end."""
+        return self.nodes[-1]
+
+
+@lru_cache(512)  # two releases share most of their files
+def parsed(source: bytes) -> ast.Module:
+    """The tree of a file's bytes; raises `SyntaxError`."""
+    return ast.parse(source)
 
 
 class Modules:
@@ -18,43 +53,71 @@ class Modules:
         self._parsed: dict[str, ast.Module | None] = {}
 
     def parse(self, file: str) -> ast.Module | None:
+        """The tree of a file, None where there is none; raises `SyntaxError`."""
         if file not in self._parsed:
             source = self._read(file)
-            self._parsed[file] = None if source is None else ast.parse(source, file)
+            self._parsed[file] = None if source is None else parsed(source)
         return self._parsed[file]
 
-    def find(self, file: str, symbol: str, hops: int = MAX_IMPORT_HOPS) -> ast.AST | None:
-        """The node that `symbol` ("Class.method", "" for the module) names, imports followed."""
-        node: ast.AST | None = self.parse(file)
-        names = symbol.split(".") if symbol else []
-        for depth, name in enumerate(names):
-            if isinstance(node, ast.ClassDef):
-                node = self._member(file, node, name)
-            elif isinstance(node, ast.Module | ast.FunctionDef):
-                node = _last(node, name)
-            else:
-                return None
-            if isinstance(node, ast.ImportFrom):
-                real = next((a.name for a in node.names if a.asname == name), name)
-                return self._follow(file, node, [real, *names[depth + 1 :]], hops)
-        return node
+    def module(self, dotted: str) -> str | None:
+        """The file of a module that is imported by this name."""
+        path = dotted.replace(".", "/")
+        files = (f"{path}.py", f"{path}/__init__.py")
+        return next((file for file in files if self.parse(file) is not None), None)
 
-    def _follow(
-        self, file: str, node: ast.ImportFrom, names: list[str], hops: int
-    ) -> ast.AST | None:
-        for candidate in _module_files(file, node):
-            if hops and self.parse(candidate) is not None:
-                return self.find(candidate, ".".join(names), hops - 1)
-        named = len(names) == 1 and not _is_star(node)
-        return node if named else None  # a named import of something outside the tree is a symbol
+    def find(self, name: str) -> Definition | None:
+        """What "FILE:Class.member" names, "FILE:Class()" without its body; imports are followed."""
+        file, _, symbol = name.removesuffix("()").partition(":")
+        first, *rest = symbol.split(".")
+        found = self._global(file, first, MAX_IMPORT_HOPS)
+        for member in rest:
+            found = self.member(found, member) if found else None
+        return found.head if found and name.endswith("()") else found
 
-    def _member(self, file: str, cls: ast.ClassDef, name: str) -> ast.AST | None:
-        found = _last(cls, name)
-        for base in cls.bases if found is None else []:
-            parent = self.find(file, base.id) if isinstance(base, ast.Name) else None
-            if isinstance(parent, ast.ClassDef) and parent is not cls:
-                found = found or self._member(file, parent, name)
+    def member(self, owner: Definition, name: str) -> Definition | None:
+        """A member of a class, or what its methods set on self."""
+        for cls in [owner, *self.ancestors(owner)]:
+            if nodes := _members(cls.node).get(name):
+                return Definition(cls.file, nodes)
+        return None
+
+    def ancestors(self, owner: Definition) -> list[Definition]:
+        """The base classes that the tree holds, the nearest first."""
+        found: list[Definition] = []
+        for base in getattr(owner.node, "bases", []):
+            for parent in self._classes(owner.file, base):
+                if parent.node is not owner.node:
+                    found += [parent, *self.ancestors(parent)]
         return found
+
+    def _classes(self, file: str, expression: ast.expr) -> Iterator[Definition]:
+        """The classes that an expression may mean: one by its name, or a choice of several."""
+        for name in (n.id for n in ast.walk(expression) if isinstance(n, ast.Name)):
+            found = self._global(file, name, MAX_IMPORT_HOPS)
+            if found and isinstance(found.node, ast.ClassDef):
+                yield found
+            elif found and isinstance(found.node, ast.Assign | ast.AnnAssign) and found.node.value:
+                yield from self._classes(found.file, found.node.value)
+
+    def _global(self, file: str, name: str, hops: int) -> Definition | None:
+        tree = self.parse(file)
+        nodes = [n for n in statements(tree.body) if name in bound(n)] if tree else []
+        imports = [n for n in nodes if isinstance(n, ast.ImportFrom)]
+        own = tuple(n for n in nodes if n not in imports)
+        for node in [*reversed(imports), *(_stars(tree) if tree and not nodes else ())]:
+            real = next((a.name for a in node.names if (a.asname or a.name) == name), name)
+            for candidate in _module_files(file, node) if hops else ():
+                if self.parse(candidate) is not None:
+                    return self._global(candidate, real, hops - 1)
+        # An import of what stands outside the tree is a name, too.
+        rest = own or tuple(_alone(node, name) for node in imports[-1:])
+        return Definition(file, rest) if rest else None
+
+
+def _alone(node: ast.ImportFrom, name: str) -> ast.ImportFrom:
+    """The import of one name."""
+    names = [alias for alias in node.names if (alias.asname or alias.name) == name]
+    return ast.ImportFrom(node.module, names, node.level)
 
 
 def _module_files(file: str, node: ast.ImportFrom) -> list[str]:
@@ -63,34 +126,57 @@ def _module_files(file: str, node: ast.ImportFrom) -> list[str]:
     return [f"{path}.py", f"{path}/__init__.py"]
 
 
-def _last(scope: Scope, name: str) -> ast.AST | None:
-    """The last statement that binds `name`: overloads and redefinitions end with the real one."""
-    statements = list(_statements(scope.body))
-    bound = [node for node in statements if name in _bound(node)]
-    stars = [node for node in statements if isinstance(node, ast.ImportFrom) and _is_star(node)]
-    return (bound or stars or [None])[-1]
+def _stars(tree: ast.Module) -> list[ast.ImportFrom]:
+    found = [n for n in statements(tree.body) if isinstance(n, ast.ImportFrom)]
+    return [node for node in found if node.names[0].name == "*"]
 
 
-def _is_star(node: ast.ImportFrom) -> bool:
-    return node.names[0].name == "*"
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a body, with those under a condition."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _statements(node.body)
-            yield from _statements(getattr(node, "orelse", []))
+            for part in (node.body, getattr(node, "orelse", []), getattr(node, "finalbody", [])):
+                yield from statements(part)
+            for handler in getattr(node, "handlers", []):
+                yield from statements(handler.body)
 
 
-def _bound(node: ast.stmt) -> set[str]:
+@cache
+def _members(cls: ast.AST) -> dict[str, tuple[ast.AST, ...]]:
+    """What a class binds in its body, or else what its methods set on self."""
+    found: dict[str, tuple[ast.AST, ...]] = {}
+    body = [node for node in statements(getattr(cls, "body", [])) if not _overload(node)]
+    for node in body:
+        for name in bound(node):
+            found[name] = (*found.get(name, ()), node)
+    own = frozenset(found)
+    for inner in (inner for node in body for inner in ast.walk(node)):
+        for name in _set_on_self(inner) - own:
+            found[name] = (*found.get(name, ()), inner)
+    return found
+
+
+def _overload(node: ast.stmt) -> bool:
+    return any("overload" in ast.unparse(mark) for mark in getattr(node, "decorator_list", ()))
+
+
+def bound(node: ast.AST) -> set[str]:
+    """The names that a statement binds."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
-        case ast.Assign(targets=targets):
-            return {t.id for t in targets if isinstance(t, ast.Name)}
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            return {name}
         case ast.ImportFrom(names=names):
             return {alias.asname or alias.name for alias in names}
-    return set()
+    return {target.id for target in _targets(node) if isinstance(target, ast.Name)}
+
+
+def _targets(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from getattr(target, "elts", [target])
+
+
+def _set_on_self(node: ast.AST) -> set[str]:
+    attributes = (target for target in _targets(node) if isinstance(target, ast.Attribute))
+    return {a.attr for a in attributes if isinstance(a.value, ast.Name) and a.value.id == "self"}
