@@ -102,10 +102,11 @@ def run_in_tree(
 ) -> subprocess.CompletedProcess[str]:
     """Run this interpreter with `tree` as its sglang, as no test module may import it itself.
 
-    The program may import modules of tests/.
+    The program may import modules of tests/ and of scripts/.
     """
     variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    variables |= {"PYTHONPATH": f"{tree}{os.pathsep}{REPOSITORY}", **(environment or {})}
+    path = os.pathsep.join(map(str, (tree, REPOSITORY, REPOSITORY / "scripts")))
+    variables |= {"PYTHONPATH": path, **(environment or {})}
     return subprocess.run(
         [sys.executable, "-P", *map(str, arguments)],
         env=variables,

@@ -16,8 +16,9 @@ from diagnosetool.kernels import (
     is_copy,
     short_name,
 )
+from diagnosetool.sample import Kernel
 from diagnosetool.steps import Step, Steps
-from diagnosetool.timeline import Copied, Kernel
+from diagnosetool.timeline import Copied
 
 MLA_ROW = 576
 FP8_BYTES, BF16_BYTES = 1, 2
@@ -83,8 +84,8 @@ class PoolCast:
         return None if self.elements is None else self.elements * BF16_BYTES
 
 
-def find_cast(steps: Steps, layers: int, copies: Copies) -> PoolCast | None:
-    """The pool's cast in `steps` of `layers` attention layers, or None where there is none.
+def find_cast(steps: Steps, copies: Copies) -> PoolCast | None:
+    """The pool's cast in `steps`, or None where there is none.
 
     A cast of the pool is launched with one size, large, as often as there are layers, whatever
     the context. PyTorch splits one that writes more than 2 GiB: then a layer has several.
@@ -93,11 +94,11 @@ def find_cast(steps: Steps, layers: int, copies: Copies) -> PoolCast | None:
     for step in steps.steps:
         for kernel in filter(lambda kernel: is_large_copy(kernel, copies), step.forward):
             groups[kernel.name, kernel.threads].append(kernel)
-    enough = EVERY_LAYER * layers * len(steps.steps)
+    enough = EVERY_LAYER * steps.layers * len(steps.steps)
     chosen = [group for group in groups.values() if len(group) >= enough and _same_size(group)]
     if not chosen:
         return None
-    return _describe(chosen, steps.steps, layers, copies)
+    return _describe(chosen, steps.steps, steps.layers, copies)
 
 
 def most_bytes(device: str, microseconds: float) -> int | None:

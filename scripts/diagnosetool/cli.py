@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from diagnosetool.diagnosis import Diagnosis, Verdict, diagnose, steps_and_layers
-from diagnosetool.report import as_json, as_text, compared
+from diagnosetool.diagnosis import Diagnosis, decode_steps, diagnose
+from diagnosetool.reasons import Verdict
+from diagnosetool.report import as_json, as_text, compared, wrapped
 from diagnosetool.stream import EventStream, TraceError
 from diagnosetool.timeline import read_timeline
 from diagnosetool.trim import find_window, write_trimmed
@@ -20,17 +23,24 @@ EXIT_CODES = {Verdict.ABSENT: 0, Verdict.CAST: 1, Verdict.UNKNOWN: 3, Verdict.OT
 UNREADABLE = 4
 NOTHING_TO_TRIM = 3
 INTERRUPTED = 130
+NARROWEST = 40
 
-_EPILOG = """\
+_DESCRIPTION = (
+    "Reads a torch profiler trace of an sglang server, plain or gzip, and says "
+    "what casting the whole FP8 KV pool costs in each decode step."
+)
+_CODES = """\
 exit codes:
-  0  no layer casts the pool (with --trim: the file is written)
+  0  no layer casts the pool; with --trim, the file was written
   1  FlashInfer MLA casts the whole pool
-  2  usage error
-  3  can't tell: no decode step in the trace, or kernels that are not known
-  4  the file can't be read, or is not a trace; or the answer can't be written
+  2  usage error, or a Python older than 3.11
+  3  the trace doesn't show it: the reason and a remedy are printed
+  4  the file can't be read, or is no trace; or the answer can't be written
   5  another backend casts the whole pool
   130  interrupted; with --trim, nothing was written
-With --before and --after the code speaks of the trace after; 3 and 4 stand for either.
+With --before and --after, the code is that of the trace after; 3 and 4 are for either.
+"""
+_RECORD = """
 
 To record a trace of a running server, while it decodes:
   curl -X POST http://HOST:PORT/start_profile -H 'Content-Type: application/json' \\
@@ -64,9 +74,8 @@ def _answer(options: argparse.Namespace, progress: TextIO | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="diagnose",
-        description="Reads a torch profiler trace of an sglang server, plain or gzip, and says "
-        "what casting the whole FP8 KV pool costs in each decode step.",
-        epilog=_EPILOG,
+        description=wrapped([_DESCRIPTION], _width(80), indent=0),
+        epilog=wrapped(_CODES.splitlines(), _width(80), indent=5) + _RECORD,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="the trace; - reads a pipe")
@@ -77,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "--steps", type=int, default=2, help="steps that --trim keeps (%(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return parser
 
@@ -111,7 +121,7 @@ def _diagnose(options: argparse.Namespace, progress: TextIO | None) -> int:
     if options.json:
         _say(json.dumps(as_json(diagnosis), indent=2))
     else:
-        _say(as_text(diagnosis, colour=_wants_colour()))
+        _say(as_text(diagnosis, _width(), _wants_colour()))
     return EXIT_CODES[diagnosis.verdict]
 
 
@@ -122,7 +132,7 @@ def _compare(options: argparse.Namespace, progress: TextIO | None) -> int:
     if options.json:
         _say(json.dumps({"before": as_json(before), "after": as_json(after)}, indent=2))
     else:
-        _say(compared(before, after))
+        _say(compared(before, after, _width()))
     return EXIT_CODES[_unknown_first(before, after).verdict]
 
 
@@ -132,7 +142,7 @@ def _unknown_first(before: Diagnosis, after: Diagnosis) -> Diagnosis:
 
 def _trim(options: argparse.Namespace, progress: TextIO | None) -> int:
     timeline = read_timeline(EventStream(options.trace, progress))
-    steps, _ = steps_and_layers(timeline)
+    steps = decode_steps(timeline)
     window = find_window(timeline, steps, options.steps) if steps else None
     if window is None:
         reason = f"{options.trace} has no {options.steps} decode steps in a row to keep"
@@ -160,3 +170,16 @@ def _say(text: str) -> None:
 
 def _wants_colour() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _width(elsewhere: int = sys.maxsize) -> int:
+    """Columns of the terminal, or COLUMNS; `elsewhere` for an answer that goes to no terminal."""
+    return max(shutil.get_terminal_size((elsewhere, 0)).columns, NARROWEST)
+
+
+def _version() -> str:
+    """The project's version; a copy of the scripts alone states none."""
+    stated = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if not stated.exists():
+        return "of no stated version"
+    return str(tomllib.loads(stated.read_text())["project"]["version"])

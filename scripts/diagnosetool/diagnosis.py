@@ -5,32 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from diagnosetool.cast import PoolCast, find_cast, is_large_copy
 from diagnosetool.kernels import (
     COMPACT_DIRECT,
     COMPACT_GATHER,
-    FLASHINFER_MLA,
+    COPY,
     family,
     is_attention,
 )
-from diagnosetool.steps import DECODE_MODES, Steps, find_steps, marks_a_step
+from diagnosetool.reasons import Verdict, verdict_of, why_no_step
+from diagnosetool.sample import Kernel
+from diagnosetool.steps import Steps, find_steps
 from diagnosetool.stream import EventStream
-from diagnosetool.timeline import KERNEL_LIMIT, Kernel, Timeline, read_timeline
+from diagnosetool.timeline import Timeline, read_timeline
 
 IDLE = "GPU idle"
-COPIES_DOMINATE = 0.4  # of a step: then no cast is not the answer
-
-
-class Verdict(StrEnum):
-    """What the trace shows."""
-
-    CAST = "cast"
-    OTHER_CAST = "other-cast"
-    ABSENT = "absent"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -84,52 +75,21 @@ def judge(stream: EventStream, timeline: Timeline) -> Diagnosis:
         path=stream.path,
         device=device_name(stream.header),
         verdict=Verdict.UNKNOWN,
-        reason="no decode step of two attention layers or more was found",
-        remedy="profile while the server decodes, for ten steps or more",
+        reason="",
         notes=tuple(_notes(stream, timeline)),
     )
-    if not timeline.kernels:
-        reason = "the trace holds no GPU kernels"
-        remedy = "profile with the GPU activity on, until the server has decoded some tokens"
-        return replace(blank, reason=reason, remedy=remedy)
-    steps, layers = steps_and_layers(timeline)
-    if steps:
-        return _measured(blank, steps, layers, timeline)
-    reason, remedy = _why_no_step(timeline) or (blank.reason, blank.remedy)
+    if steps := decode_steps(timeline):
+        return _measured(blank, steps, timeline)
+    reason, remedy = why_no_step(timeline)
     return replace(blank, reason=reason, remedy=remedy)
 
 
-def _why_no_step(timeline: Timeline) -> tuple[str, str] | None:
-    """A reason that sglang's marks give, and its remedy."""
-    modes = {span.mode for span in timeline.spans} | timeline.host_modes
-    if modes and not modes & set(DECODE_MODES):
-        reason = f"no decode step: sglang marked no decode, only {', '.join(sorted(modes))}"
-        return reason, "profile while the server decodes"
-    if not modes or any(is_attention(kernel.name) for kernel in timeline.kernels):
-        return None
-    names = ", ".join(_dearest(timeline.kernels))
-    reason = (
-        f"the server decodes, by attention kernels that are not known here; the dearest: {names}"
-    )
-    return reason, "attach the trace to a report"
-
-
-def _dearest(kernels: Sequence[Kernel], count: int = 3) -> list[str]:
-    """Names of the kernels that take most time."""
-    times: dict[str, float] = defaultdict(float)
-    for kernel in kernels:
-        times[kernel.name] += kernel.duration
-    return sorted(times, key=lambda name: -times[name])[:count]
-
-
-def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -> Diagnosis:
-    cast = find_cast(steps, layers, timeline.copies)
+def _measured(blank: Diagnosis, steps: Steps, timeline: Timeline) -> Diagnosis:
+    cast = find_cast(steps, timeline.copies)
     attention = _attention(steps)
-    verdict, reason, remedy = _verdict(cast, attention)
-    if verdict is Verdict.ABSENT and (share := _copied_share(steps, timeline)) > COPIES_DOMINATE:
-        verdict = Verdict.UNKNOWN
-        reason = f"large copies take {share:.0%} of a step, but not one in every layer"
-        remedy = "profile some more steps, or attach the trace to a report"
+    costs = _costs(steps, cast, timeline)
+    copied = sum(cost.time for cost in costs if cost.family == COPY) / steps.length
+    verdict, reason, remedy = verdict_of(cast, attention, copied, steps)
     return replace(
         blank,
         verdict=verdict,
@@ -137,23 +97,12 @@ def _measured(blank: Diagnosis, steps: Steps, layers: int, timeline: Timeline) -
         remedy=remedy,
         steps=len(steps.steps),
         steps_from=steps.source,
-        layers=layers,
+        layers=steps.layers,
         step_time=steps.length,
         attention=attention,
         cast=cast,
-        costs=tuple(_costs(steps, cast, timeline)),
+        costs=tuple(costs),
     )
-
-
-def _copied_share(steps: Steps, timeline: Timeline) -> float:
-    """The share of the steps' time that large copies take."""
-    copied = sum(
-        kernel.duration
-        for step in steps.steps
-        for kernel in step.kernels
-        if is_large_copy(kernel, timeline.copies)
-    )
-    return copied / max(sum(step.length for step in steps.steps), 1e-9)
 
 
 def device_name(header: dict[str, Any]) -> str:
@@ -161,13 +110,13 @@ def device_name(header: dict[str, Any]) -> str:
     devices = header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     name = first.get("name") if isinstance(first, dict) else None
-    return str(name or "unknown GPU")
+    return str(name or "").strip() or "unknown GPU"
 
 
-def steps_and_layers(timeline: Timeline) -> tuple[Steps | None, int]:
-    """The decode steps, None where there are none, and the attention layers of one.
+def decode_steps(timeline: Timeline) -> Steps | None:
+    """The decode steps, None where there are none.
 
-    By attention kernels; by large copies alone where the trace has no attention known here.
+    Attention kernels count the layers; where none is known here, large copies do.
     """
 
     def attends(kernel: Kernel) -> bool:
@@ -176,10 +125,7 @@ def steps_and_layers(timeline: Timeline) -> tuple[Steps | None, int]:
     def copies(kernel: Kernel) -> bool:
         return is_large_copy(kernel, timeline.copies)
 
-    for marks in (attends, copies):
-        if steps := find_steps(timeline, marks):
-            return steps, marks_a_step(steps, marks)
-    return None, 0
+    return find_steps(timeline, attends) or find_steps(timeline, copies)
 
 
 def _attention(steps: Steps) -> str:
@@ -190,24 +136,6 @@ def _attention(steps: Steps) -> str:
             if is_attention(kernel.name):
                 times[family(kernel.name)] += kernel.duration
     return max(times, key=lambda label: times[label], default="")
-
-
-def _verdict(cast: PoolCast | None, attention: str) -> tuple[Verdict, str, str]:
-    backend = (cast.reader if cast else attention).removeprefix("attention, ")
-    if cast is None and not attention:
-        reason = "no attention kernel known to this tool runs here, and no copy in every layer"
-        return Verdict.UNKNOWN, reason, "attach the trace to a report"
-    if cast is None:
-        return Verdict.ABSENT, f"no layer copies a KV pool; attention is {backend}", ""
-    if not cast.reader:
-        reason = "every layer copies a tensor of pool size, and what reads it is not known"
-        return Verdict.UNKNOWN, reason, "name the server's --attention-backend in a report"
-    if cast.reader == FLASHINFER_MLA:
-        reason = "FlashInfer MLA casts the whole KV pool in every layer of every step"
-        return Verdict.CAST, reason, "serve with --attention-backend flashinfer_mla_compact"
-    reason = f"{backend} casts the whole KV pool in every layer of every step"
-    remedy = "another backend's cast; flashinfer_mla_compact in its place has none"
-    return Verdict.OTHER_CAST, reason, remedy
 
 
 def _costs(steps: Steps, cast: PoolCast | None, timeline: Timeline) -> list[Cost]:
@@ -240,8 +168,10 @@ def _notes(stream: EventStream, timeline: Timeline) -> list[str]:
         notes.append(f"{timeline.odd} events have fields unlike a profiler's and were left out")
     if timeline.devices > 1:
         notes.append(f"the trace holds {timeline.devices} devices: the first one is judged")
-    if timeline.kernels_left_out:
-        notes.append(f"only the first {KERNEL_LIMIT:,} kernels are judged")
+    if left_out := timeline.kernels_left_out:
+        kept, parts = len(timeline.kernels), len(timeline.windows)
+        where = f"in {parts} parts spread over the trace" if parts > 1 else "the first ones"
+        notes.append(f"only {kept:,} of {kept + left_out:,} kernels are judged, {where}")
     if any(family(k.name) in (COMPACT_GATHER, COMPACT_DIRECT) for k in timeline.kernels):
         notes.append("flashinfer_mla_compact is at work in this trace")
     return notes

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from diagnosetool.cast import PoolCast, most_bytes
-from diagnosetool.diagnosis import Diagnosis, Verdict
+from diagnosetool.diagnosis import Diagnosis
+from diagnosetool.reasons import Verdict
 
 NEXT_COSTS = 3
 BAR_WIDTH = 40
 LABEL_WIDTH = 14
+FIGURES_WIDTH = 38  # of the columns of a comparison
 HEADLINES = {
     Verdict.CAST: "POOL CAST FOUND",
     Verdict.OTHER_CAST: "POOL CAST FOUND, ANOTHER BACKEND'S",
@@ -19,8 +23,8 @@ HEADLINES = {
 _COLOURS = {Verdict.CAST: 31, Verdict.OTHER_CAST: 33, Verdict.ABSENT: 32, Verdict.UNKNOWN: 33}
 
 
-def as_text(diagnosis: Diagnosis, colour: bool = False) -> str:
-    """One screen; with `colour`, the headline in ANSI colours."""
+def as_text(diagnosis: Diagnosis, width: int, colour: bool = False) -> str:
+    """One screen, `width` columns wide; with `colour`, the headline in ANSI colours."""
     headline = HEADLINES[diagnosis.verdict]
     if colour:
         headline = f"\033[1;{_COLOURS[diagnosis.verdict]}m{headline}\033[0m"
@@ -29,13 +33,27 @@ def as_text(diagnosis: Diagnosis, colour: bool = False) -> str:
         _line("verdict", f"{headline}: {diagnosis.reason}"),
     ]
     if diagnosis.steps:
-        lines += ["", *_step_lines(diagnosis), "", *_cost_lines(diagnosis)]
+        bar_width = min(BAR_WIDTH, max(width - LABEL_WIDTH - 1, 0))
+        lines += ["", *_step_lines(diagnosis, bar_width), "", *_cost_lines(diagnosis)]
     if diagnosis.remedy or diagnosis.notes:
         lines.append("")
     if diagnosis.remedy:
         lines.append(_line("remedy", diagnosis.remedy))
-    lines += [_line("note", note) for note in diagnosis.notes]
-    return "\n".join(lines)
+    return wrapped([*lines, *(_line("note", note) for note in diagnosis.notes)], width)
+
+
+def wrapped(lines: Iterable[str], width: int, indent: int = LABEL_WIDTH + 1) -> str:
+    """The lines with those longer than `width` broken between words, `indent` deep."""
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -58,27 +76,31 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def compared(before: Diagnosis, after: Diagnosis) -> str:
-    """Two diagnoses side by side, with the ratio of each time."""
+def compared(before: Diagnosis, after: Diagnosis, width: int) -> str:
+    """Two diagnoses next to each other, `width` columns wide, with the ratio of each time."""
     rows = [("decode step", before.step_time, after.step_time)]
     rows.append(("pool cast", _cast_time(before), _cast_time(after)))
     families = [c.family for c in before.costs] + [c.family for c in after.costs]
     times = [{c.family: c.time for c in one.costs} for one in (before, after)]
     ranked = sorted(set(families), key=lambda f: (-max(t.get(f, 0.0) for t in times), f))
     rows += [(f, times[0].get(f, 0.0), times[1].get(f, 0.0)) for f in ranked[: 2 * NEXT_COSTS]]
-    width = max(len(label) for label, _, _ in rows)
-    table = [f"{'ms a step':{width}}  {'before':>9}  {'after':>9}  after / before"]
+    label_width = max(len(label) for label, _, _ in rows)
+    fits = label_width + FIGURES_WIDTH <= width
+    table = [("ms a step", f"{'before':>9}  {'after':>9}  after / before")]
     for label, old, new in rows:
         ratio = f"{new / old:.2f}" if old else "-"
-        table.append(f"{label:{width}}  {old / 1e3:9.2f}  {new / 1e3:9.2f}  {ratio:>14}")
+        table.append((label, f"{old / 1e3:9.2f}  {new / 1e3:9.2f}  {ratio:>14}"))
     heads = []
     for name, diagnosis in (("before", before), ("after", after)):
         heads.append(_line(name, diagnosis.path))
         heads.append(_line("", f"{HEADLINES[diagnosis.verdict]}: {diagnosis.reason}"))
-    return "\n".join([*heads, "", *table])
+    lines = [
+        f"{label:{label_width}}  {row}" if fits else f"{label}\n  {row}" for label, row in table
+    ]
+    return "\n".join([wrapped(heads, width), "", *lines])
 
 
-def _step_lines(diagnosis: Diagnosis) -> list[str]:
+def _step_lines(diagnosis: Diagnosis, bar_width: int) -> list[str]:
     median = "one step" if diagnosis.steps == 1 else f"median of {diagnosis.steps} steps"
     counted = f"{median}, found by {diagnosis.steps_from}"
     lines = [_line("decode step", f"{_ms(diagnosis.step_time):9.2f} ms  {counted}")]
@@ -86,7 +108,7 @@ def _step_lines(diagnosis: Diagnosis) -> list[str]:
     if cast is None:
         return [*lines, _line("layers", f"{diagnosis.layers} attention calls a step")]
     share = cast.time / diagnosis.step_time
-    bar = "#" * round(BAR_WIDTH * share) + "." * (BAR_WIDTH - round(BAR_WIDTH * share))
+    bar = ("#" * round(bar_width * share)).ljust(bar_width, ".")
     faster = diagnosis.step_time / diagnosis.without_cast
     return [
         *lines,

@@ -63,7 +63,7 @@ class EventStream:
             raise TraceError(f"{self.path} can't be read ({reason}): {_REMEDY}.") from None
 
     def _chunks(self, raw: BufferedReader) -> Generator[str, None, None]:
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         size = _size(self.path)
         progress = Progress(self.path, size, self._progress)
         packed = raw.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
@@ -84,17 +84,17 @@ class EventStream:
         """Read up to the list of events; the position just after its bracket."""
         for chunk in chunks:
             self._text += chunk
-            opening = self._text.lstrip("\ufeff \t\r\n")[:1]
+            opening = self._text.lstrip()[:1]
             if opening == "[":
                 return self._text.index("[") + 1
-            if opening not in ("{", ""):
+            if opening not in ("{", "") and not _is_json(self._text):
                 raise TraceError(f"{self.path} is not JSON: {_REMEDY}.")
             if found := _LIST_START.search(self._text):
                 self._read_header(self._text[: found.start()])
                 return found.end()
             if len(self._text) > HEADER_LIMIT:
                 break
-        if self.truncated and not self._text:
+        if self.truncated:
             raise TraceError(f"{self.path} is damaged gzip data: copy it again from its server.")
         if not self._text.strip():
             raise TraceError(f"{self.path} is empty: {_REMEDY}.")
@@ -137,6 +137,14 @@ class EventStream:
             self.header.update(json.loads(text))
         except (ValueError, RecursionError):
             return
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _open(path: str) -> BufferedReader:

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from diagnosetool.marks import Span, merged, mode_of, moved_to_the_gpu
+from diagnosetool.sample import Kernel, Sample
 from diagnosetool.stream import Event, EventStream
 
-# Some 300 decode steps of a 78-layer model; the rest of a longer trace would tell nothing new.
-KERNEL_LIMIT = 400_000
+KERNEL_LIMIT = 200_000
+# Parts of a longer trace that are kept: some 17 decode steps of a 78-layer model each.
+BLOCK = KERNEL_LIMIT // 8
+LAUNCH_LIMIT = 2_000_000  # numbers, two a launch
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-STEP_SPAN = "step["
+GPU_MARK, HOST_MARK = "gpu_user_annotation", "user_annotation"
+RUNTIMES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
 # What a field of another type or size raises where a profiler's is read.
 ODD_FIELD = (KeyError, TypeError, ValueError, OverflowError)
-
-
-class Kernel(NamedTuple):
-    """One activity of the GPU; times in microseconds, `threads` 0 where no grid was recorded."""
-
-    start: float
-    duration: float
-    name: str
-    threads: int
-    correlation: int
-    external: int
-    stream: int
-
-    @property
-    def end(self) -> float:
-        return self.start + self.duration
-
-
-class Span(NamedTuple):
-    """A forward pass that sglang named on the GPU's timeline, such as step[DECODE bs=4]."""
-
-    start: float
-    end: float
-    mode: str
+# Starts and ends of passes by the process whose timeline names them ("" for the host's) and mode.
+Marks = defaultdict[Any, defaultdict[str, "array[float]"]]
 
 
 class Copied(NamedTuple):
@@ -53,54 +38,71 @@ class Timeline:
     """One device's part of a trace, kernels in order of start.
 
     Attributes:
+        spans: the passes that the server named, where they ran on the GPU.
+        modes: the modes of all passes that it named.
+        engine: who named them, "sglang" or "vLLM".
         copies: recorded copies by the id that their kernels carry.
         lane: process id and device number of the device that is kept, the first in the file.
         devices: how many devices the trace holds.
-        kernels_left_out: kernels of that device beyond KERNEL_LIMIT.
-        whole_until: where what was left out begins, in microseconds; a step is whole before it.
-        host_modes: modes of the passes that sglang named on the host's timeline.
+        windows: from when to when all kernels were kept, in microseconds.
+        cut: the file ends early.
+        kernels_left_out: kernels of that device that were not kept, as there are too many.
         odd: events with a field that no profiler writes, left out.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    modes: frozenset[str] = frozenset()
+    engine: str = "sglang"
     copies: dict[int, Copied] = field(default_factory=dict)
     lane: tuple[Any, Any] = (None, None)
     devices: int = 0
+    windows: list[tuple[float, float]] = field(default_factory=list)
+    cut: bool = False
     kernels_left_out: int = 0
-    whole_until: float = math.inf
-    host_modes: set[str] = field(default_factory=set)
     odd: int = 0
+
+    def holds(self, start: float, end: float) -> bool:
+        """Whether every kernel from `start` to `end` was kept."""
+        return any(first <= start and end <= last for first, last in self.windows)
 
 
 def read_timeline(stream: EventStream) -> Timeline:
     """Read all of `stream`; TraceError as its iteration raises."""
-    timeline = Timeline()
+    timeline, sample, launches = Timeline(), Sample(KERNEL_LIMIT, BLOCK), array("d")
     names: dict[str, str] = {}
     lanes: dict[tuple[Any, Any], int] = {}
-    spans: dict[Any, list[Span]] = {}
+    marks: Marks = defaultdict(lambda: defaultdict(lambda: array("d")))
     for event in stream:
         try:
             category = event.get("cat")
             if category in GPU_CATEGORIES:
-                lane = device_lane(event)
-                if lanes.setdefault(lane, len(lanes)) == 0:
-                    _add_kernel(timeline, event, names)
-            elif category == "gpu_user_annotation":
-                _add_span(spans.setdefault(event.get("pid"), []), event)
-            elif category == "user_annotation":
-                _add_mode(timeline.host_modes, str(event.get("name")))
+                if lanes.setdefault(device_lane(event), len(lanes)) == 0:
+                    _add_kernel(sample, event, names)
+            elif category in (GPU_MARK, HOST_MARK):
+                _add_mark(timeline, marks, event)
+            elif category in RUNTIMES and "Launch" in str(event.get("name")):
+                _add_launch(launches, event)
             elif category == "cpu_op" and event.get("name") == "aten::copy_":
                 _add_copy(timeline.copies, event)
         except ODD_FIELD:
             timeline.odd += 1
     timeline.lane = next(iter(lanes), timeline.lane)
     timeline.devices = len(lanes)
-    timeline.kernels.sort()
-    timeline.spans = _merged(spans.get(timeline.lane[0], []))
-    if stream.truncated and timeline.kernels:
-        timeline.whole_until = min(timeline.whole_until, timeline.kernels[-1].start)
+    timeline.cut = stream.truncated
+    timeline.kernels, timeline.kernels_left_out = sample.kernels(), sample.left_out
+    timeline.windows = sample.windows(stream.truncated)
+    _place_spans(timeline, marks, launches)
     return timeline
+
+
+def _place_spans(timeline: Timeline, marks: Marks, launches: array[float]) -> None:
+    """Fill in the spans: the GPU's own, else the host's where the launches show what they ran."""
+    of_gpu, of_host = merged(marks[timeline.lane[0]]), merged(marks[""])
+    timeline.modes = frozenset(span.mode for span in of_gpu or of_host)
+    timeline.spans = of_gpu
+    if not of_gpu and timeline.devices == 1:  # devices of one file may share correlations
+        timeline.spans = moved_to_the_gpu(of_host, launches, timeline.kernels)
 
 
 def device_lane(event: Event) -> tuple[Any, Any]:
@@ -129,10 +131,9 @@ def arguments_of(event: Event) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _add_kernel(timeline: Timeline, event: Event, names: dict[str, str]) -> None:
-    if len(timeline.kernels) == KERNEL_LIMIT:
-        timeline.kernels_left_out += 1
-        timeline.whole_until = min(timeline.whole_until, time_of(event, "ts"))
+def _add_kernel(sample: Sample, event: Event, names: dict[str, str]) -> None:
+    block = sample.block_of_next()
+    if block is None:
         return
     arguments = arguments_of(event)
     name = str(event.get("name"))
@@ -145,37 +146,21 @@ def _add_kernel(timeline: Timeline, event: Event, names: dict[str, str]) -> None
         external=int(arguments.get("External id", -1)),
         stream=int(arguments.get("stream", -1)),
     )
-    timeline.kernels.append(kernel)
+    sample.blocks[block].append(kernel)
 
 
-def _add_span(spans: list[Span], event: Event) -> None:
-    if mode := _mode(str(event.get("name"))):
+def _add_mark(timeline: Timeline, marks: Marks, event: Event) -> None:
+    name = str(event.get("name"))
+    if mode := mode_of(name):
         start = time_of(event, "ts")
-        spans.append(Span(start, start + _duration(event), mode))
+        process = event.get("pid") if event["cat"] == GPU_MARK else ""
+        marks[process][mode].extend((start, start + _duration(event)))
+        timeline.engine = "sglang" if name.startswith("step[") else "vLLM"
 
 
-def _add_mode(modes: set[str], name: str) -> None:
-    if mode := _mode(name):
-        modes.add(mode)
-
-
-def _mode(name: str) -> str:
-    """The mode of a pass that sglang named, such as DECODE of "step[DECODE bs=4]"; else ""."""
-    if not name.startswith(STEP_SPAN):
-        return ""
-    return name.removeprefix(STEP_SPAN).rstrip("]").split(" ")[0]
-
-
-def _merged(spans: list[Span]) -> list[Span]:
-    """One span a step: the profiler writes one for each stream that the step used."""
-    merged: list[Span] = []
-    for span in sorted(spans):
-        last = merged[-1] if merged else None
-        if last and last.mode == span.mode and span.start < last.end:
-            merged[-1] = last._replace(end=max(last.end, span.end))
-        else:
-            merged.append(span)
-    return merged
+def _add_launch(launches: array[float], event: Event) -> None:
+    if len(launches) < LAUNCH_LIMIT:
+        launches.extend((time_of(event, "ts"), int(arguments_of(event).get("correlation", 0))))
 
 
 def _add_copy(copies: dict[int, Copied], event: Event) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnosetool.marks import mode_of
 from diagnosetool.steps import TYPICAL, Steps
 from diagnosetool.stream import Event, EventStream, TraceError
 from diagnosetool.timeline import (
     GPU_CATEGORIES,
     ODD_FIELD,
-    STEP_SPAN,
     Timeline,
     arguments_of,
     device_lane,
@@ -41,8 +41,8 @@ class Window:
         if category in GPU_CATEGORIES:
             return device_lane(event) == self.lane and self._spans(event)
         if category == "gpu_user_annotation":
-            is_step = str(event.get("name")).startswith(STEP_SPAN)
-            return is_step and event.get("pid") == self.lane[0] and self._spans(event)
+            is_step = mode_of(str(event.get("name")))
+            return bool(is_step) and event.get("pid") == self.lane[0] and self._spans(event)
         if event.get("name") == "cudaGraphLaunch":
             return arguments.get("correlation") in self.correlations
         return event.get("name") == "aten::copy_" and arguments.get("External id") in self.externals

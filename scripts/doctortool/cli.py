@@ -12,17 +12,19 @@ from overlaytool.command import Verb
 from overlaytool.errors import Exit, Refusal
 from overlaytool.pin import REPOSITORY, Pin
 
-from doctortool import server_arguments
-from doctortool.findings import FIX, examine
+from doctortool.findings import CAPABILITY, Asked, examine
+from doctortool.line import FIX
 
 
 def _doctor(pin: Pin, args: argparse.Namespace) -> int:
     """Print the findings; 0 all well, 1 something to fix."""
+    if args.capability and not CAPABILITY.fullmatch(args.capability):
+        what = f"--capability {args.capability} is no compute capability"
+        raise Refusal(f"{what}: give one such as 9.0", Exit.USAGE)
     try:
-        server = server_arguments.parse(args.server)
+        lines = list(examine(pin, Asked(args.python, args.server, args.capability)))
     except ValueError as error:
         raise Refusal(str(error), Exit.USAGE) from None
-    lines = list(examine(pin, args.python, server if args.server else None))
     if args.json:
         print(json.dumps([asdict(line) for line in lines], indent=2))
     else:
@@ -32,6 +34,8 @@ def _doctor(pin: Pin, args: argparse.Namespace) -> int:
 
 def _options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--python", metavar="EXE", default=sys.executable, help="look into this one")
+    text = "judge for this card, such as 9.0, not for the one that is seen here"
+    sub.add_argument("--capability", metavar="N.N", help=text)
     sub.add_argument("--json", action="store_true", help="print JSON")
     text = "arguments of a server, after --: print which of them are refused"
     sub.add_argument("server", nargs="*", metavar="-- ARGUMENT", help=text)

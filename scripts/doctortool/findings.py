@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from overlaytool.errors import Refusal
 from overlaytool.pin import Pin
 from overlaytool.state import APPLIED, FOREIGN, PRISTINE, Survey, other_release, survey
 
-from doctortool import installation, server_arguments
+from doctortool import installation, server, server_arguments
+from doctortool.line import FIX, NOTE, WELL, Line
 
-WELL, FIX, NOTE = "ok", "fix", "note"
+LEAST_PYTHON = (3, 11)
+CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 LEAST_CAPABILITY = (8, 0)
 _CHECKED = ("flashinfer-python", "torch")
 _KERNELS = ("sglang-kernel", "sgl-kernel")  # the name changed between releases
@@ -25,36 +27,48 @@ _FLASHINFER_PARTS = ("flashinfer-cubin", "flashinfer-jit-cache")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One finding: `mark` is "ok", "fix" (with a remedy) or "note" (not judged)."""
+class Asked:
+    """What is to be examined: `server` holds server arguments, if any, `card` a named card."""
 
-    mark: str
-    subject: str
-    found: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        text = f"{self.mark:<5} {self.subject:<18} {self.found}"
-        return f"{text}: {self.remedy}" if self.remedy else text
+    executable: str
+    server: Sequence[str] = ()
+    card: str | None = None
 
 
-def examine(pin: Pin, executable: str, server: argparse.Namespace | None) -> Iterator[Line]:
-    """All findings, the interpreter's first; `server` holds parsed server arguments, if any."""
-    python = installation.interpreter(executable)
+def examine(pin: Pin, asked: Asked) -> Iterator[Line]:
+    """All findings, the interpreter's first.
+
+    Raises `ValueError` with one sentence where the server arguments are not understood.
+    """
+    python = installation.interpreter(asked.executable)
+    found = list(_python(pin, asked.executable, python))
+    yield from found
+    gpus = installation.gpus()
+    yield from _cards(gpus, asked.card)
+    torch = any(line.subject == "torch" and line.mark == FIX for line in found)
+    yield from _cuda(python, installation.driver_cuda(), torch)
+    applied = any(line.subject == "overlay" and line.mark == WELL for line in found)
+    card = asked.card or next((gpu.capability for gpu in gpus if _is_card(gpu.capability)), None)
+    cards = (card,) if card else server.CARDS
+    executable = asked.executable if applied else None
+    judged = server.judge(executable, asked.server, cards, pin.release) if asked.server else None
+    policy = server_arguments.load("policy")
+    strategy = _strategy(policy, judged, card, python)
+    yield strategy
+    if judged:
+        yield from server.lines(judged, stock=strategy.found.startswith("stock"))
+
+
+def _python(pin: Pin, executable: str, python: installation.Interpreter | None) -> Iterator[Line]:
     if python is None:
         found = f"{executable} does not run as a Python interpreter"
         yield Line(FIX, "python", found, "name another with --python")
+    elif _numbers(python.python)[:2] < LEAST_PYTHON:
+        found = f"{python.python}, {executable}, is too old"
+        yield Line(FIX, "python", found, "name a Python of 3.11 or newer with --python")
     else:
         yield Line(WELL, "python", f"{python.python}, {executable}")
         yield from _sglang(pin, executable, python)
-    gpus = installation.gpus()
-    yield from _cards(gpus)
-    yield from _cuda(python, installation.driver_cuda())
-    capability = gpus[0].capability if gpus else None
-    support = server_arguments.load("support")
-    yield from _strategy(server_arguments.load("policy"), server, capability, python)
-    if server is not None:
-        yield from _server(support, server, capability, pin.release)
 
 
 def _sglang(pin: Pin, executable: str, python: installation.Interpreter) -> Iterator[Line]:
@@ -77,13 +91,15 @@ def _sglang(pin: Pin, executable: str, python: installation.Interpreter) -> Iter
     except Refusal as refusal:
         what, _, remedy = str(refusal).partition(": ")
         yield Line(FIX, "overlay", what, remedy)
-    yield from _packages(requirements.of_tree(found), python.versions, found.version())
+    yield from _packages(requirements.of_tree(found), python, found.version())
 
 
 def _overlay(pin: Pin, executable: str, state: Survey, plugin: str | None) -> Line:
     where = f"--pin {pin.release} --python {executable}"
     if state.gutted:
-        remedy = f"run scripts/overlay unapply {where}, then install sglang=={pin.release} again"
+        remedy = f"install sglang=={pin.release} again"
+        if any(found.data is not None for found in state.found):
+            remedy = f"run scripts/overlay unapply {where}, then {remedy}"
         return Line(FIX, "overlay", "sglang was uninstalled from under the overlay", remedy)
     if state.state == APPLIED:
         return Line(WELL, "overlay", f"applied, pin {pin.release}")
@@ -99,8 +115,9 @@ def _overlay(pin: Pin, executable: str, state: Survey, plugin: str | None) -> Li
 
 
 def _packages(
-    required: Mapping[str, str], installed: Mapping[str, str], release: str | None
+    required: Mapping[str, str], python: installation.Interpreter, release: str | None
 ) -> Iterator[Line]:
+    installed = python.versions
     for name in (*_CHECKED, *(kernel for kernel in _KERNELS if kernel in required)):
         wanted, version = requirements.exact(required.get(name)), installed.get(name)
         if wanted is None:
@@ -109,7 +126,9 @@ def _packages(
             yield Line(WELL, name, f"{version}, as sglang {release} pins it")
         else:
             found = f"{version or 'not installed'}, and sglang {release} pins {wanted}"
-            yield Line(FIX, name, found, f"install {name}=={wanted}")
+            of_cpu = version and name == "torch" and python.torch_cuda is None
+            remedy = f"install {name}=={wanted}{' built for CUDA' if of_cpu else ''}"
+            yield Line(FIX, name, found, remedy)
     flashinfer = installed.get("flashinfer-python", "")
     for part in _FLASHINFER_PARTS:
         version = installed.get(part)
@@ -118,20 +137,34 @@ def _packages(
             yield Line(FIX, part, found, "install both in one version, or uninstall this one")
 
 
-def _cards(gpus: list[installation.Gpu]) -> Iterator[Line]:
+def _cards(gpus: list[installation.Gpu], named: str | None) -> Iterator[Line]:
+    if named:
+        yield _card(f"compute capability {named}, as named", named, "")
+        return
     if not gpus:
         yield Line(NOTE, "gpu", "nvidia-smi shows none; run the doctor where the server runs")
     for gpu, count in Counter(gpus).items():
         found = f"{count} x {gpu.name}, compute capability {gpu.capability}, {gpu.memory}"
-        if _numbers(gpu.capability) < LEAST_CAPABILITY:
-            yield Line(FIX, "gpu", found, "FlashInfer MLA needs compute capability 8.0 or newer")
-        else:
-            yield Line(WELL, "gpu", f"{found}, driver {gpu.driver}")
+        yield _card(found, gpu.capability, f", driver {gpu.driver}")
 
 
-def _cuda(python: installation.Interpreter | None, driver: str | None) -> Iterator[Line]:
+def _card(found: str, capability: str, driver: str) -> Line:
+    if not _is_card(capability):
+        return Line(NOTE, "gpu", f"{found}: not judged, name its capability with --capability")
+    if _numbers(capability) < LEAST_CAPABILITY:
+        return Line(FIX, "gpu", found, "FlashInfer MLA needs compute capability 8.0 or newer")
+    return Line(WELL, "gpu", found + driver)
+
+
+def _is_card(capability: str) -> bool:
+    return CAPABILITY.fullmatch(capability) is not None
+
+
+def _cuda(
+    python: installation.Interpreter | None, driver: str | None, torch_changes: bool
+) -> Iterator[Line]:
     """A driver runs what was built for its own major CUDA release and for older ones."""
-    if python is None or "torch" not in python.versions:
+    if python is None or "torch" not in python.versions or torch_changes:
         return
     built = python.torch_cuda
     if built is None:
@@ -148,86 +181,33 @@ def _cuda(python: installation.Interpreter | None, driver: str | None) -> Iterat
 
 def _strategy(
     policy: Any,
-    server: argparse.Namespace | None,
-    capability: str | None,
+    judged: server.Judged | None,
+    card: str | None,
     python: installation.Interpreter | None,
-) -> Iterator[Line]:
+) -> Line:
     try:
         settings = policy.read_settings(os.environ)
     except ValueError as error:
         what, _, remedy = str(error).partition(": ")
-        yield Line(FIX, "strategy", what, remedy)
-        return
+        return Line(FIX, "strategy", what, remedy)
     if settings.strategy == "stock":
-        yield Line(NOTE, "strategy", f"stock, as {policy.STRATEGY_VARIABLE} asks")
-        return
+        return Line(NOTE, "strategy", f"stock, as {policy.STRATEGY_VARIABLE} asks")
     triton = python.versions.get("triton") if python else None
     plain = triton is not None and _numbers(triton)[:2] < policy.GLUON_TRITON
-    found = _decode_strategy(policy, settings, server, capability, plain)
-    yield Line(WELL, "strategy", found)
+    one = judged.servers[0] if judged else server.Server()
+    mark = WELL if card else NOTE
+    return Line(mark, "strategy", _decode_strategy(policy, settings, one, card, plain))
 
 
 def _decode_strategy(
-    policy: Any,
-    settings: Any,
-    server: argparse.Namespace | None,
-    capability: str | None,
-    plain: bool,
+    policy: Any, settings: Any, one: server.Server, card: str | None, plain: bool
 ) -> str:
-    card = tuple(map(int, capability.split("."))) if capability else None
     most = policy.capacity_rows(sys.maxsize, settings, gathers=True)
-    named = server is not None and server.max_total_tokens
-    rows = server.max_total_tokens + server.page_size if server is not None and named else most
-    heads = server_arguments.query_heads(server) if server is not None else None
-    name, why = policy.strategy_of(policy.Means(rows, card, not plain), settings, heads)
-    return f"{name}: {why}" if named else f"{name} for a pool of at most {most:,} rows: {why}"
-
-
-def _server(
-    support: Any, server: argparse.Namespace, capability: str | None, release: str
-) -> Iterator[Line]:
-    if not server_arguments.names_backend(server, support.NAME):
-        remedy = f"add --attention-backend {support.NAME}"
-        yield Line(FIX, "server", f"no attention-backend flag names {support.NAME}", remedy)
-    config = server_arguments.model_config(server)
-    if config is not None and config.get("kv_lora_rank") is None:
-        yield _without_mla(config, support.NAME)
-        return
-    facts = server_arguments.facts(server, support, capability, release)
-    if not support.casts_keys(facts):
-        yield from _uncast(server, facts.pool_dtype)
-        return
-    reasons = support.refusals(facts)
-    for reason in reasons:
-        what, _, remedy = reason.partition(": ")
-        yield Line(FIX, "server", what, remedy)
-    for words in server.unjudged:
-        yield Line(NOTE, "server", f"not judged: {words}")
-    if not reasons and not server.unjudged:
-        yield Line(WELL, "server", "nothing in these arguments is refused, judged by a table")
-    for notice in support.notices(facts):
-        yield Line(NOTE, "server", notice)
-
-
-def _uncast(server: argparse.Namespace, dtype: str) -> Iterator[Line]:
-    """Of a pool that needs no cast, so that stock serves it, whatever else is asked for."""
-    for words in server.unjudged:
-        yield Line(NOTE, "server", f"not judged: {words}")
-    if server.unjudged:
-        return
-    found = f"a {dtype} pool needs no cast: the backend is stock FlashInfer MLA"
-    if server.kv_cache_dtype == "auto":
-        yield Line(FIX, "server", found, "add --kv-cache-dtype fp8_e4m3 to halve the cache")
-    else:
-        yield Line(NOTE, "server", found)
-
-
-def _without_mla(config: Mapping[str, Any], name: str) -> Line:
-    """Of a model whose config states no latent."""
-    if "index_topk" in config:
-        found = "a model with an indexer and without kv_lora_rank (DeepSeek-V4) is not served"
-        return Line(FIX, "model", found, "leave the attention backend to sglang")
-    return Line(NOTE, "model", f"no MLA model: {name} is sglang's flashinfer backend there")
+    rows = one.pool_tokens + one.page_size if one.pool_tokens else most
+    means = policy.Means(rows, _numbers(card) if card else None, not plain)
+    name, why = policy.strategy_of(means, settings, one.heads)
+    stated = "" if one.pool_tokens else f" for a pool of at most {most:,} rows"
+    return f"{name}{stated}: {why}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,18 +24,29 @@ _POOL_DTYPES = {
     "fp4_e2m1": "float4_e2m1fn_x2",
 }
 _QUANTISED_DSA_ROW = 656
-_VALUES = (
+BACKEND_FLAGS = (
     "--attention-backend",
     "--decode-attention-backend",
     "--prefill-attention-backend",
     "--speculative-draft-attention-backend",
+)
+_VALUES = (
+    *BACKEND_FLAGS,
     "--cuda-graph-backend-prefill",
     "--speculative-algorithm",
     "--disaggregation-mode",
 )
 _NUMBERS = ("--speculative-eagle-topk", "--max-total-tokens")
-# What names arguments elsewhere, or changes the model's config: only sglang itself can tell.
-_ELSEWHERE = ("--config", "--json-model-override-args")
+# What names arguments elsewhere, changes the model's config, or may be refused: sglang alone tells.
+_ELSEWHERE = (
+    "--config",
+    "--json-model-override-args",
+    "--quantization",
+    "--enable-deterministic-inference",
+    "--enable-mis",
+)
+# A line of a --config file that needs no YAML to be read.
+_PLAIN = re.compile(r"([a-z][a-z0-9-]*): +([\w./+-]+) *")
 _SWITCHES = (
     "--enable-unified-memory",
     "--enable-pdmux",
@@ -47,6 +59,8 @@ _SWITCHES = (
 )
 # The newest release that runs prefill in a graph only where it is told to.
 _PREFILL_GRAPH_ON_REQUEST = (0, 5, 9)
+# The newest release whose rows follow either phase, in whatever role, and never tilelang.
+_ROLES_SHARE_ROWS = (0, 5, 17)
 
 
 def load(name: str) -> Any:
@@ -84,43 +98,69 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--attn-cp-size", type=int, default=1)
     parser.add_argument("--speculative-ngram-max-bfs-breadth", type=int, default=10)
     try:
-        options, others = parser.parse_known_args(list(arguments))
-        options.unjudged = list(_unjudged(options, others, parser))
+        options, others = parser.parse_known_args(_with_config(list(arguments)))
+        flags = (argument.partition("=")[0] for argument in others)
+        options.passed_over = [flag for flag in flags if flag.startswith("--")]
+        options.unjudged = list(_unjudged(options, parser))
         return options
     except argparse.ArgumentError as error:
         raise ValueError(f"the server arguments are not understood: {error}.") from None
 
 
-def _unjudged(
-    options: argparse.Namespace, others: Sequence[str], parser: argparse.ArgumentParser
-) -> Iterator[str]:
+def _with_config(arguments: list[str]) -> list[str]:
+    """The arguments behind those of a --config file, where each of its lines is a plain one."""
+    if "--config" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--config")
+    try:
+        lines = Path(arguments[place + 1]).read_text().splitlines()
+    except (OSError, ValueError):
+        return arguments
+    found = [_PLAIN.fullmatch(line) for line in lines if line.strip() and line[0] != "#"]
+    pairs = [(match[1], match[2]) for match in found if match]
+    if len(pairs) < len(found):
+        return arguments
+    given = [[f"--{key}", *([value] * (value != "true"))] for key, value in pairs]
+    stated = [part for flag in given if flag[1:] != ["false"] for part in flag]
+    return [*stated, *arguments[:place], *arguments[place + 2 :]]
+
+
+def _unjudged(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[str]:
     """Why this table can't tell what sglang makes of the arguments; each a few words."""
     known = [flag for action in parser._actions for flag in action.option_strings]
-    for flag in (argument.partition("=")[0] for argument in others):
+    for flag in options.passed_over:
         if flag in _ELSEWHERE:
             yield f"{flag} is read by sglang alone"
-        elif flag.startswith("--") and any(one.startswith(flag) for one in known):
+        elif any(one.startswith(flag.replace("_", "-")) for one in known):
             yield f"{flag} may be short for another flag: write it in full"
-    if options.model_path is None:
-        return
     config = model_config(options)
-    if config is None:
+    if "index_topk" in (config or {}) and "--cuda-graph-config" in options.passed_over:
+        yield "--cuda-graph-config is read by sglang alone"
+    if options.model_path is None:
+        yield "no --model-path is given"
+    elif config is None:
         yield f"{options.model_path} is no folder with a readable config.json"
+    elif options.kv_cache_dtype == "fp8_e5m2" and "index_topk" in config:
+        yield "sglang may refuse fp8_e5m2 for this model: use --kv-cache-dtype fp8_e4m3"
     elif options.kv_cache_dtype == "auto" and "index_topk" in config:
         yield "sglang picks the cache dtype of this model by card: give --kv-cache-dtype"
-    elif options.kv_cache_dtype == "auto" and "quantization_config" in config:
+    elif options.kv_cache_dtype == "auto" and _may_state_dtype(config.get("quantization_config")):
         yield "the checkpoint may state a cache dtype: give --kv-cache-dtype"
 
 
+def _may_state_dtype(quantization: Any) -> bool:
+    """Whether a checkpoint may state a cache dtype: for one in FP8 it stands in its config."""
+    if not isinstance(quantization, dict):
+        return quantization is not None
+    stated = {"kv_cache_quant_algo", "kv_cache_scheme"} & quantization.keys()
+    return bool(stated) or quantization.get("quant_method") != "fp8"
+
+
 def names_backend(options: argparse.Namespace, name: str) -> bool:
-    """Whether any of the attention-backend flags asks for `name`."""
-    given = (
-        options.attention_backend,
-        options.decode_attention_backend,
-        options.prefill_attention_backend,
-        options.speculative_draft_attention_backend,
-    )
-    return name in given
+    """Whether a flag asks for `name`, or may do so where this table does not read it."""
+    given = [getattr(options, flag[2:].replace("-", "_")) for flag in BACKEND_FLAGS]
+    may_name = ("--config", *BACKEND_FLAGS)
+    return name in given or any(one.startswith(f) for one in may_name for f in options.passed_over)
 
 
 def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
@@ -152,7 +192,7 @@ def facts(options: argparse.Namespace, support: Any, capability: str | None, rel
     given = {key: config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim")}
     known = {key: value for key, value in given.items() if isinstance(value, int)}
     row = known.get("kv_lora_rank", 512) + known.get("qk_rope_head_dim", 64)
-    raw = _raw_dsa_rows(options, capability) and options.disaggregation_mode != "prefill"
+    raw = _raw_dsa_rows(options, capability, release)
     quantised = is_dsa and dtype == "float8_e4m3fn" and not raw
     return support.Facts(
         **known,
@@ -180,15 +220,20 @@ def _pool_class(options: argparse.Namespace, dtype: str) -> str:
     return "MLATokenToKVPoolFP4" if dtype.startswith("float4") else "MLATokenToKVPool"
 
 
-def _raw_dsa_rows(options: argparse.Namespace, capability: str | None) -> bool:
+def _raw_dsa_rows(options: argparse.Namespace, capability: str | None, release: str) -> bool:
     """Whether a DSA pool has raw rows: trtllm for either phase, or tilelang for both.
 
-    Unset, both are trtllm on compute capability 10 and something else on other cards.
+    Unset, both are trtllm on compute capability 10 and something else on other cards. A server
+    of one role asks its own phase alone.
     """
-    given = {options.dsa_prefill_backend, options.dsa_decode_backend}
-    if given == {None}:
-        return (capability or "").startswith("10.")
-    return "trtllm" in given or given == {"tilelang"}
+    default = "trtllm" if (capability or "").startswith("10.") else None
+    prefill = options.dsa_prefill_backend or default
+    decode = options.dsa_decode_backend or default
+    roles = {"prefill": {prefill}, "decode": {decode}}
+    if _numbers(release) <= _ROLES_SHARE_ROWS:
+        return "trtllm" in (prefill, decode)
+    asked = roles.get(options.disaggregation_mode, {prefill, decode})
+    return "trtllm" in asked or {prefill, decode} == {"tilelang"}
 
 
 def _prefill_graph(options: argparse.Namespace, release: str) -> str:
@@ -196,9 +241,12 @@ def _prefill_graph(options: argparse.Namespace, release: str) -> str:
         return "disabled"
     if options.enable_piecewise_cuda_graph:
         return "tc_piecewise"
-    numbers = tuple(int(part) for part in release.split(".")[:3])
-    default = "disabled" if numbers <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
+    default = "disabled" if _numbers(release) <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
     return options.cuda_graph_backend_prefill or default
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:3])
 
 
 def _topk(options: argparse.Namespace) -> int:

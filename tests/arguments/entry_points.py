@@ -19,7 +19,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from tests.forked import in_child
+from doctortool.device import in_child
 
 PRELOADED = ("sglang.srt.entrypoints.engine", "sglang.srt.server_args", "sglang.cli.serve")
 BACKENDS = (

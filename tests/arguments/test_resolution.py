@@ -12,7 +12,7 @@ from tests.trees import PINS, applied_tree, on_each_pin, run_in_tree
 
 NAME = "flashinfer_mla_compact"
 HERE = Path(__file__).parent
-MODELS = {folder.name: str(folder) for folder in sorted((HERE / "models").iterdir())}
+MODELS = ("deepseek-v2-lite", "deepseek-v3", "glm-4.7-flash", "glm-5", "kimi-k2")
 DEVICES = {"SM90": [9, 0], "SM100": [10, 0], "SM120": [12, 0]}
 SPECULATIVE = "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
 SPECULATIVE += " --speculative-num-draft-tokens 4 --speculative-draft-attention-backend @"
@@ -49,22 +49,30 @@ Fields = dict[str, str]
 
 @pytest.fixture(scope="module")
 def resolved() -> dict[str, Any]:
-    """{pin: {GPU: {model: {flags: {name: fields}}}}}"""
+    """{pin: {GPU: {"model flags name": fields}}}"""
     return on_each_pin(_resolve)
 
 
 def _resolve(release: str) -> Any:
     # Only what is asked here may differ between two resolutions: not the random seed.
     lacking = LACKING.get(release, set())
-    asked = {label: text for label, text in FLAGS.items() if label not in lacking}
-    flags = {label: [*text.split(), "--random-seed", "1"] for label, text in asked.items()}
-    models = {label: folder for label, folder in MODELS.items() if label not in lacking}
-    names = ["flashinfer", NAME]
-    request = {"devices": DEVICES, "models": models, "flags": flags, "names": names}
+    runs = {
+        f"{model} {label} {name}": _arguments(model, label, name)
+        for model in MODELS
+        for label in FLAGS
+        for name in ("flashinfer", NAME)
+        if not {model, label} & lacking
+    }
+    request = {"devices": DEVICES, "runs": runs}
     tree = applied_tree(release)
     run = run_in_tree(tree, HERE / "resolve.py", stdin=json.dumps(request))
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
+
+
+def _arguments(model: str, flags: str, name: str) -> list[str]:
+    given = FLAGS[flags].replace("@", name).split()
+    return ["--model-path", str(HERE / "models" / model), *given, "--random-seed", "1"]
 
 
 @pytest.mark.parametrize(("release", "gpu", "model"), CASES)
@@ -72,7 +80,9 @@ def _resolve(release: str) -> Any:
 def test_every_argument_but_the_name_resolves_as_under_flashinfer(
     resolved: dict[str, Any], release: str, gpu: str, model: str, flags: str
 ) -> None:
-    ours, stock = (resolved[release][gpu][model][flags][name] for name in (NAME, "flashinfer"))
+    ours, stock = (
+        resolved[release][gpu][f"{model} {flags} {name}"] for name in (NAME, "flashinfer")
+    )
     assert "error" not in stock and len(stock) > 300
     assert {field: value.replace(NAME, "flashinfer") for field, value in ours.items()} == stock
     assert [ours[field] for field in FIELDS[flags]] == [repr(NAME)] * len(FIELDS[flags])
@@ -83,14 +93,14 @@ def test_cached_prefixes_stay_chunked(
     resolved: dict[str, Any], release: str, gpu: str, model: str
 ) -> None:
     for flags in ("both", "fp8_e4m3", "split", "draft"):
-        assert resolved[release][gpu][model][flags][NAME]["chunked prefix cache"] == "True"
+        assert resolved[release][gpu][f"{model} {flags} {NAME}"]["chunked prefix cache"] == "True"
 
 
 @pytest.mark.parametrize(("release", "gpu", "model"), CASES)
 def test_an_fp8_pool_is_kept_and_pages_are_as_small_as_the_model_allows(
     resolved: dict[str, Any], release: str, gpu: str, model: str
 ) -> None:
-    fields = resolved[release][gpu][model]["fp8_e4m3"][NAME]
+    fields = resolved[release][gpu][f"{model} fp8_e4m3 {NAME}"]
     assert fields["kv_cache_dtype"] == "'fp8_e4m3'"
     assert fields["page_size"] == ("64" if model == "glm-5" else "1")
 
@@ -99,7 +109,7 @@ def test_an_fp8_pool_is_kept_and_pages_are_as_small_as_the_model_allows(
 def test_multi_item_scoring_is_refused(
     resolved: dict[str, Any], release: str, gpu: str, model: str
 ) -> None:
-    assert "Multi-item scoring" in resolved[release][gpu][model]["refused"][NAME]["error"]
+    assert "Multi-item scoring" in resolved[release][gpu][f"{model} refused {NAME}"]["error"]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -107,5 +117,5 @@ def test_prefill_graphs_are_on_for_every_mla_model_in_0_5_23(
     resolved: dict[str, Any], model: str
 ) -> None:
     for gpu in DEVICES:
-        fields = resolved["0.5.23"][gpu][model]["fp8_e4m3"][NAME]
+        fields = resolved["0.5.23"][gpu][f"{model} fp8_e4m3 {NAME}"]
         assert fields["prefill graph"] == "'breakable'"

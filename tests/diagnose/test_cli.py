@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from diagnosetool.cli import EXIT_CODES, INTERRUPTED, UNREADABLE
 
-from tests.diagnose.conftest import SCRIPT, Make, Run
+from tests.diagnose.conftest import ROOT, SCRIPT, Make, Run
 
 SCREEN_LINES = 24
+USAGE = 2
+PAGE = ROOT / "docs" / "diagnose.md"
 
 
 @pytest.mark.parametrize(
@@ -76,10 +81,39 @@ def test_usage_errors_exit_with_two(diagnose: Run, arguments: list[str]) -> None
     assert diagnose(*arguments).returncode == 2
 
 
-def test_the_exit_codes_stand_in_the_help(diagnose: Run) -> None:
+def test_the_exit_codes_of_the_page_the_help_and_the_code_agree(diagnose: Run) -> None:
     text = diagnose("--help").stdout
-    for code in range(6):
-        assert f"\n  {code}  " in text
+    of_help = re.findall(r"^  (\d+)  (.+)$", text[text.index("exit codes:") :], re.M)
+    of_page = re.findall(r"^\| (\d+) \| (.+) \|$", PAGE.read_text(), re.M)
+    used = {*EXIT_CODES.values(), USAGE, UNREADABLE, INTERRUPTED}
+    assert of_help == of_page
+    assert {int(code) for code, _ in of_help} == used
+
+
+def test_the_version_is_the_projects(diagnose: Run) -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert diagnose("--version").stdout == f"diagnose {stated}\n"
+
+
+def test_an_older_python_is_a_usage_error() -> None:
+    code = f"import runpy, sys; sys.version_info = (3, 10, 9); runpy.run_path({str(SCRIPT)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == USAGE
+    assert "needs Python 3.11 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("options", [["{}"], ["--before", "{}", "--after", "{}"], ["--help"]])
+def test_lines_fit_the_terminal(
+    trace: Make, diagnose: Run, monkeypatch: pytest.MonkeyPatch, columns: int, options: list[str]
+) -> None:
+    monkeypatch.chdir(trace("t.json").parent)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = diagnose(*(option.format("t.json") for option in options)).stdout
+    prose = text.partition("\nTo record a trace")[0]
+    assert prose.count("\n") > 10
+    wide = [line for line in prose.splitlines() if len(line) > columns]
+    assert [line for line in wide if not line.endswith("_kernel")] == []  # a name stays whole
 
 
 def test_two_traces_are_compared_and_the_code_speaks_of_the_second(

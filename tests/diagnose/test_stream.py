@@ -51,6 +51,11 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
     assert len(read(written(tmp_path, '[{"ph": "X"}, {"ph": "i"}]'))[0]) == 2
 
 
+def test_a_byte_order_mark_hides_nothing_of_the_header(tmp_path: Path, trace: Make) -> None:
+    marked = written(tmp_path, b"\xef\xbb\xbf" + trace("plain.json").read_bytes())
+    assert read(marked)[1].header["deviceProperties"][0]["name"] == "NVIDIA H200"
+
+
 def test_members_after_the_events_are_in_the_header(tmp_path: Path) -> None:
     text = '{"traceEvents": [{"ph": "X"}], "deviceProperties": [{"name": "GPU"}]}'
     assert read(written(tmp_path, text))[1].header["deviceProperties"] == [{"name": "GPU"}]
@@ -74,6 +79,12 @@ def test_a_truncated_gzip_file_gives_its_whole_events(trace: Make, tmp_path: Pat
     assert events
 
 
+def test_a_gzip_file_cut_before_its_events_is_called_damaged(trace: Make, tmp_path: Path) -> None:
+    packed = gzip.compress(b'{"schemaVersion": 1, ' + bytes(range(256)) * 400, 0)
+    with pytest.raises(TraceError, match="damaged gzip data: copy it again"):
+        read(written(tmp_path, packed[: len(packed) // 2]))
+
+
 def test_an_event_that_is_not_json_is_left_out(tmp_path: Path) -> None:
     text = '{"traceEvents": [{"ph": "X", "dur": inf}, {"ph": "X", "dur": 2}]}'
     events, source = read(written(tmp_path, text))
@@ -88,6 +99,7 @@ def test_an_event_that_is_not_json_is_left_out(tmp_path: Path) -> None:
         (b" \n\n", "is empty"),
         (b"hello, world", "is not JSON"),
         (b"\x89PNG\r\n\x1a\n" + bytes(64), "is not JSON"),
+        (b"5", 'has no "traceEvents"'),
         (b'{"results": [1, 2, 3]}', 'has no "traceEvents"'),
         (b'{"traceEvents": null}', 'has no "traceEvents"'),
         (b"\x1f\x8bnot gzip at all", "is damaged gzip data"),

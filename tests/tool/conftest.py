@@ -14,7 +14,9 @@ from overlaytool import cli
 from tests.tool import toy as toys
 
 SMI_HEADING = "| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: {cuda}  |"
-SERVES = ["--attention-backend", "flashinfer_mla_compact", "--kv-cache-dtype", "fp8_e4m3"]
+MODELS = Path(__file__).parents[1] / "arguments" / "models"
+NAMED = ["--attention-backend", "flashinfer_mla_compact", "--model-path", f"{MODELS}/deepseek-v3"]
+SERVES = [*NAMED, "--kv-cache-dtype", "fp8_e4m3"]
 
 
 class Result(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,28 @@ def test_sglang_uninstalled_under_the_overlay_is_recognised(
     assert "uninstalled from under the overlay" in doctor()["overlay"]["found"]
 
 
+def test_nothing_is_to_be_taken_off_where_nothing_is_left(
+    toy: Toy, overlay: Overlay, doctor: Doctor
+) -> None:
+    overlay("apply", "--tree", toy.tree)
+    for path in ("sglang/__init__.py", "sglang/_version.py", REGISTRY, "sglang/srt/choices.py"):
+        toy.file(path).unlink()
+    assert "unapply" in doctor()["overlay"]["remedy"]
+    overlay("unapply", "--tree", toy.tree)
+    toy.file("sglang/srt").mkdir(parents=True, exist_ok=True)
+    assert doctor()["overlay"]["remedy"] == f"install sglang=={RELEASE} again"
+
+
+def test_an_old_python_is_told_so_and_nothing_else_of_it(overlay: Overlay, tmp_path: Path) -> None:
+    script = tmp_path / "old"
+    answer = '{"python": "3.10.14", "versions": {}, "torch_cuda": null}'
+    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    script.chmod(0o755)
+    found = findings(overlay("doctor", "--json", "--python", script))
+    assert found["python"]["mark"] == "fix" and "3.11" in found["python"]["remedy"]
+    assert "sglang" not in found
+
+
 def test_no_sglang_is_said(toy: Toy, doctor: Doctor) -> None:
     toy.file("sglang").rename(toy.tree / "elsewhere")
     line = doctor()["sglang"]
@@ -127,6 +150,41 @@ def test_the_drivers_cuda_must_run_torchs(
 def test_a_cpu_build_of_torch_is_to_be_replaced(toy: Toy, doctor: Doctor) -> None:
     torch_cuda(toy, "None")
     assert doctor()["cuda"]["remedy"] == "install torch==2.14.1 built for CUDA"
+
+
+def test_torch_is_to_be_installed_once(
+    toy: Toy, overlay: Overlay, python: Path, card: Callable[[str, str], None]
+) -> None:
+    card("9.0", "13.0")
+    uninstall(toy, "torch")
+    install(toy, "torch", "2.13.0+cpu")
+    torch_cuda(toy, "None")
+    lines = json.loads(overlay("doctor", "--json", "--python", python).out)
+    remedies = [line["remedy"] for line in lines if "install torch" in line["remedy"]]
+    assert remedies == ["install torch==2.14.1 built for CUDA"]
+
+
+def test_a_card_that_states_no_capability_is_not_judged(
+    doctor: Doctor, card: Callable[[str, str], None]
+) -> None:
+    card("[N/A]", "13.0")
+    found = doctor(*SERVES)
+    assert (found["gpu"]["mark"], "--capability" in found["gpu"]["found"]) == ("note", True)
+    assert found["strategy"]["found"].endswith("none is seen here")
+
+
+@pytest.mark.parametrize(("named", "mark"), [("9.0", "ok"), ("7.5", "fix")])
+def test_a_card_can_be_named(overlay: Overlay, python: Path, named: str, mark: str) -> None:
+    found = findings(overlay("doctor", "--json", "--python", python, "--capability", named))
+    assert found["gpu"]["mark"] == mark and "as named" in found["gpu"]["found"]
+    assert "none is seen here" not in found["strategy"]["found"]
+
+
+@pytest.mark.parametrize("named", ["H200", "9", "-1.0"])
+def test_a_card_that_is_named_badly_is_refused(overlay: Overlay, python: Path, named: str) -> None:
+    result = overlay("doctor", "--python", python, f"--capability={named}")
+    assert result.code == 2
+    assert named in result.err and len(result.err.splitlines()) == 1
 
 
 def test_an_old_card_is_to_be_replaced(doctor: Doctor, card: Callable[[str, str], None]) -> None:

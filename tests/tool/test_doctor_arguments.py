@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from doctortool import server_arguments
 
-from tests.tool.conftest import SERVES, Doctor, Overlay
+from tests.tool.conftest import NAMED, SERVES, Doctor, Overlay
 from tests.tool.toy import Toy, install, uninstall
 
 NAME = "flashinfer_mla_compact"
@@ -56,12 +56,12 @@ def test_served_arguments_are_well(doctor: Doctor, arguments: list[str]) -> None
 def test_a_bf16_pool_is_said_to_be_stock_whatever_else_is_asked_for(
     doctor: Doctor, more: list[str]
 ) -> None:
-    line = doctor("--attention-backend", NAME, "--kv-cache-dtype", "bfloat16", *more)["server"]
+    line = doctor(*NAMED, "--kv-cache-dtype", "bfloat16", *more)["server"]
     assert line["mark"] == "note" and "stock" in line["found"]
 
 
 def test_a_cache_dtype_that_is_missing_is_to_be_added(doctor: Doctor) -> None:
-    line = doctor("--attention-backend", NAME)["server"]
+    line = doctor(*NAMED)["server"]
     assert line["mark"] == "fix" and "--kv-cache-dtype fp8_e4m3" in line["remedy"]
 
 
@@ -94,7 +94,7 @@ def test_what_sglang_picks_by_card_or_checkpoint_is_not_judged(
     states: list[dict[str, Any]] = [{"index_topk": 2048}, {"quantization_config": {}}]
     for fields in states:
         model = config(tmp_path, kv_lora_rank=512, **fields)
-        found = doctor("--attention-backend", NAME, "--model-path", model)["server"]
+        found = doctor(*NAMED, "--model-path", model)["server"]
         assert found["mark"] == "note" and "give --kv-cache-dtype" in found["found"]
 
 
@@ -104,7 +104,8 @@ def test_a_prefill_role_has_quantised_rows_whatever_decode_asks_for(
     model = config(tmp_path, kv_lora_rank=512, index_topk=2048)
     arguments = [*SERVES, "--model-path", model, "--disable-prefill-cuda-graph"]
     arguments += ["--dsa-decode-backend", "trtllm", "--disaggregation-mode", "prefill"]
-    assert "656 bytes" in overlay("doctor", "--python", python, "--", *arguments).out
+    named = ["--python", python, "--capability", "9.0"]
+    assert "656 bytes" in overlay("doctor", *named, "--", *arguments).out
 
 
 @pytest.mark.parametrize(
@@ -182,9 +183,8 @@ def test_a_dsa_model_needs_raw_rows_and_no_prefill_graph(
 ) -> None:
     dims = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
     model = config(tmp_path, index_topk=2048, **dims)
-    result = overlay(
-        "doctor", "--json", "--python", python, "--", *SERVES, "--model-path", model, *arguments
-    )
+    asked = ["--json", "--python", python, "--capability", "9.0", "--", *SERVES]
+    result = overlay("doctor", *asked, "--model-path", model, *arguments)
     server = [line for line in json.loads(result.out) if line["subject"] == "server"]
     mended = [line["found"] for line in server if line["mark"] == "fix"]
     assert len(mended) == len(refused)
@@ -224,6 +224,50 @@ def test_the_prefill_graph_by_default_depends_on_the_release(
     support = server_arguments.load("support")
     facts = server_arguments.facts(server_arguments.parse(arguments), support, None, release)
     assert facts.prefill_graph == graph
+
+
+def test_a_table_that_decides_is_named_with_the_reason_and_what_it_passes_over(
+    toy: Toy, overlay: Overlay, doctor: Doctor
+) -> None:
+    found = doctor(*SERVES, "--log-level", "info")["arguments"]["found"]
+    assert "not applied" in found and found.endswith("it passes over --log-level")
+    overlay("apply", "--tree", toy.tree)
+    line = doctor(*SERVES)["arguments"]
+    assert line["mark"] == "note"
+    assert line["found"].startswith("judged by a table, as sglang can't be asked there (")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--enable-deterministic-inference"], ["--model-path", "zai-org/GLM-5"]]
+)
+def test_what_sglang_alone_can_tell_is_not_judged(doctor: Doctor, arguments: list[str]) -> None:
+    assert doctor(*SERVES, *arguments)["server"]["found"].startswith("not judged")
+
+
+def test_arguments_without_a_model_are_not_judged(doctor: Doctor) -> None:
+    assert doctor("--attention-backend", NAME)["server"]["found"].startswith("not judged")
+
+
+def test_the_strategy_of_stock_refuses_nothing(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_MLA_COMPACT_STRATEGY", "stock")
+    assert doctor(*SERVES, "--enable-pdmux")["server"]["mark"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("enable-pdmux: true\n", "fix"),
+        ("# plain\n\nenable-pdmux: false\n", "ok"),
+        ("tp: [8]\n", "note"),
+    ],
+)
+def test_a_file_of_plain_lines_is_read_by_the_table(
+    doctor: Doctor, tmp_path: Path, text: str, mark: str
+) -> None:
+    (tmp_path / "server.yaml").write_text(text)
+    assert doctor(*SERVES, "--config", f"{tmp_path}/server.yaml")["server"]["mark"] == mark
 
 
 def test_a_wrong_value_is_a_usage_error(overlay: Overlay, python: Path) -> None:

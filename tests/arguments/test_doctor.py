@@ -1,0 +1,283 @@
+"""The doctor on servers of seven models, told in five styles, with sglang and without it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctortool import server, server_arguments
+from doctortool.cli import main
+from doctortool.line import FIX, NOTE, WELL, Line
+
+from tests.trees import PINS, applied_tree
+
+NAME = "flashinfer_mla_compact"
+RELEASE = "0.5.23"
+CARDS = ("9.0", "10.0", "12.0")
+FOLDER = Path(__file__).parent / "models"
+Answers = dict[str, dict[str, Any]]
+DENSE = ("deepseek-r1", "kimi-k2.5", "glm-4.7-flash")
+MODELS = (*DENSE, "glm-5", "glm-5.3-flash", "deepseek-v4", "qwen3")
+CONFIG = f"attention-backend: {NAME}\nkv-cache-dtype: fp8_e4m3\nenable-pdmux: true\n"
+DRAFTS = "--speculative-num-steps 5 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"
+STYLES = {
+    "plain": f"--attention-backend {NAME} --kv-cache-dtype fp8_e4m3",
+    "split": f"--prefill-attention-backend={NAME} --decode-attention-backend={NAME} "
+    "--kv-cache-dtype=fp8_e5m2 --speculative-algorithm=ngram",
+    "short": f"--attention-b {NAME} --kv-cache-d fp8_e4m3 --speculative-algo EAGLE {DRAFTS}",
+    "config": "--config CONFIG",
+    "json": f"--attention-backend {NAME} --cuda-graph-config GRAPH",
+}
+GRAPH = '{"prefill":{"backend":"disabled"}}'
+# What sglang 0.5.23 says itself, or the backend at its start, read from both; each by some words.
+DENSE_ANSWERS = {
+    "plain": "nothing in these",
+    "split": "topk 10",
+    "short": "topk 4",
+    "config": "PD multiplexing",
+    "json": "needs no cast",
+}
+ROWS = {"9.0": "656 bytes", "10.0": "breakable prefill graph", "12.0": "656 bytes"}
+GLM_5 = {"split": "only supports bf16/bfloat16 or fp8_e4m3", "short": "page_size > 1"}
+GLM_5_JSON = {"9.0": "needs no cast", "10.0": "nothing in these", "12.0": "656 bytes"}
+V4 = {"split": "fp8_e5m2 is not supported", "short": "topk == 1 is supported for Deepseek"}
+
+
+def expected(model: str, style: str, card: str) -> str:
+    """The first finding, by some of its words."""
+    if model in DENSE:
+        return DENSE_ANSWERS[style]
+    if model == "qwen3":
+        return "no MLA model"
+    if model == "deepseek-v4":
+        return V4.get(style, "sglang runs dsv4")
+    if style == "json" and (model == "glm-5" or card == "9.0"):
+        return GLM_5_JSON[card]
+    return GLM_5.get(style, ROWS[card] if model == "glm-5" else "512 + 0")
+
+
+def command_lines(folder: Path) -> dict[str, list[str]]:
+    config = folder / "server.yaml"
+    config.write_text(CONFIG)
+    return {
+        f"{model} {style}": [
+            *("--model-path", str(FOLDER / model)),
+            *(text.replace("CONFIG", str(config)).replace("GRAPH", GRAPH).split()),
+        ]
+        for model in MODELS
+        for style, text in STYLES.items()
+    }
+
+
+# Further arguments: the model, a card, what is given, the first mark and some of its words.
+FP8 = f"--attention-backend {NAME} --kv-cache-dtype fp8_e4m3"
+ROLE = "--disaggregation-mode prefill"
+SPLIT = "--tp 8 --attn-cp-size 8 --enable-prefill-cp --cp-strategy interleave"
+SPLIT += " --enable-dsa-cache-layer-split --cuda-graph-backend-prefill disabled"
+RAW = "--dsa-prefill-backend trtllm --dsa-decode-backend trtllm"
+MORE = {
+    "a file names the model": ("", "9.0", "--config WHOLE", "fix", "PD multiplexing"),
+    "short for pdmux": ("deepseek-r1", "9.0", f"{FP8} --enable-pdm", "fix", "PD multiplexing"),
+    "short for dcp": ("deepseek-r1", "9.0", f"{FP8} --tp 8 --dcp-s 2", "fix", "size 2"),
+    "auto, quantised": ("glm-5", "12.0", f"--attention-backend {NAME}", "fix", "656 bytes"),
+    "auto, raw": ("glm-5", "10.0", f"--attention-backend {NAME}", "fix", "breakable"),
+    "auto, uncast": ("glm-5", "9.0", f"--attention-backend {NAME}", "fix", "needs no cast"),
+    "stated": ("stated", "9.0", f"--attention-backend {NAME}", "ok", "nothing"),
+    "prefill role": (
+        "glm-5",
+        "9.0",
+        f"{FP8} --dsa-decode-backend trtllm {ROLE}",
+        "fix",
+        "656 bytes",
+    ),
+    "raw prefill role": (
+        "glm-5",
+        "9.0",
+        f"{FP8} {RAW} {ROLE} --cuda-graph-backend-prefill disabled",
+        "ok",
+        "nothing",
+    ),
+    "layer split": ("glm-5", "9.0", f"{FP8} {RAW} {ROLE} {SPLIT}", "fix", "LayerSplit"),
+    "BF16 asked for": (
+        "glm-5",
+        "9.0",
+        f"--attention-backend {NAME} --kv-cache-dtype bfloat16",
+        "note",
+        "needs no cast",
+    ),
+    "BF16 and DCP": (
+        "deepseek-r1",
+        "9.0",
+        f"--attention-backend {NAME} --kv-cache-dtype bfloat16 --tp 8 --dcp-size 8",
+        "note",
+        "needs no cast",
+    ),
+    "deterministic": (
+        "deepseek-r1",
+        "9.0",
+        f"{FP8} --enable-deterministic-inference",
+        "fix",
+        "deterministic inference",
+    ),
+    "no flag": ("deepseek-r1", "9.0", "--kv-cache-dtype fp8_e4m3", "fix", "no attention-backend"),
+}
+UNJUDGED = {
+    "no folder": f"--model-path zai-org/GLM-5 {FP8}",
+    "a draft that is no folder": f"--model-path {FOLDER}/deepseek-r1 {FP8} --speculative-algorithm"
+    f" EAGLE {DRAFTS} --speculative-draft-model-path zai-org/draft",
+    "broken": f"--model-path BROKEN {FP8}",
+}
+
+
+def more_runs(folder: Path) -> dict[str, list[str]]:
+    whole, broken, stated = folder / "whole.yaml", folder / "broken", folder / "stated"
+    whole.write_text(f"model-path: {FOLDER}/deepseek-r1\n{CONFIG}")
+    for model in (broken, stated):
+        model.mkdir()
+    (broken / "config.json").write_text("{")
+    config = json.loads((FOLDER / "deepseek-r1" / "config.json").read_text())
+    config["quantization_config"]["kv_cache_quant_algo"] = "FP8"
+    (stated / "config.json").write_text(json.dumps(config))
+    paths = {model: str(FOLDER / model) for model in MODELS} | {"stated": str(stated)}
+    more = {
+        name: [*(["--model-path", paths[model]] if model else []), *text.split()]
+        for name, (model, _, text, *_) in MORE.items()
+    }
+    texts = {name: text.replace("BROKEN", str(broken)) for name, text in UNJUDGED.items()}
+    more |= {name: text.split() for name, text in texts.items()}
+    return {
+        name: [str(whole) if part == "WHOLE" else part for part in line]
+        for name, line in more.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("arguments")
+    return {**command_lines(folder), **more_runs(folder)}
+
+
+@pytest.fixture(scope="module")
+def answers(runs: dict[str, list[str]]) -> Answers:
+    """{card: {run: sglang's answer}}"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(applied_tree(RELEASE)))
+        return server.ask(sys.executable, runs, CARDS)
+
+
+def judged(one: server.Server) -> list[Line]:
+    return list(server.lines(server.Judged((one,)), stock=False))
+
+
+def by_table(arguments: list[str], card: str) -> list[Line]:
+    return judged(server.tabled(server_arguments.parse(arguments), card, RELEASE))
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("model", MODELS)
+def test_sglang_decides(answers: Answers, model: str, style: str, card: str) -> None:
+    first = str(judged(server.answered(answers[card][f"{model} {style}"]))[0])
+    assert expected(model, style, card) in first
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_table_never_contradicts_sglang(
+    answers: Answers, runs: dict[str, list[str]], model: str, style: str, card: str
+) -> None:
+    run = f"{model} {style}"
+    agree(answers[card][run], by_table(runs[run], card))
+
+
+def agree(answer: dict[str, Any], table: list[Line]) -> None:
+    """Assert that what the table judges sglang judges so, and for the same reasons."""
+    truth = judged(server.answered(answer))
+    if any(line.found.startswith("not judged") for line in table):
+        assert WELL not in [line.mark for line in table]
+        return
+    assert {line.mark for line in table} & {WELL, FIX} == {line.mark for line in truth} & {
+        WELL,
+        FIX,
+    }
+    if "error" not in answer and not server.answered(answer).runs:
+        assert table == truth
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_the_table_judges_two_of_three(runs: dict[str, list[str]], card: str) -> None:
+    lines = [by_table(runs[f"{model} {style}"], card) for model in MODELS for style in STYLES]
+    open_ = [one for one in lines if any(line.found.startswith("not judged") for line in one)]
+    assert len(open_) * 3 <= len(lines)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_what_an_operator_met_is_told(answers: Answers, name: str) -> None:
+    _, card, _, mark, words = MORE[name]
+    first = judged(server.answered(answers[card][name]))[0]
+    assert (first.mark, words in str(first)) == (mark, True), first
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_the_table_does_not_contradict_that(
+    answers: Answers, runs: dict[str, list[str]], name: str
+) -> None:
+    card = MORE[name][1]
+    agree(answers[card][name], by_table(runs[name], card))
+
+
+@pytest.mark.parametrize("name", UNJUDGED)
+def test_a_model_that_is_not_here_is_not_judged(
+    answers: Answers, runs: dict[str, list[str]], name: str
+) -> None:
+    with pytest.raises(LookupError):
+        server.answered(answers["9.0"][name])
+    if name != "a draft that is no folder":
+        assert by_table(runs[name], "9.0")[0].found.startswith("not judged")
+
+
+def test_what_depends_on_a_card_is_not_judged_without_one(answers: Answers) -> None:
+    cards = tuple(server.answered(answers[card]["glm-5 json"]) for card in CARDS)
+    lines = list(server.lines(server.Judged(cards), stock=False))
+    assert [line.mark for line in lines] == [NOTE]
+    assert "--capability" in lines[0].found
+    same = tuple(server.answered(answers[card]["deepseek-r1 plain"]) for card in CARDS)
+    assert [line.mark for line in server.lines(server.Judged(same), stock=False)] == [WELL]
+
+
+def test_the_doctor_asks_the_sglang_of_an_applied_tree(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(applied_tree(RELEASE)))
+    model = ["--model-path", f"{FOLDER}/deepseek-r1"]
+    asked = ["--python", sys.executable, "--capability", "9.0", "--json", "--"]
+    main([*asked, *model, "--attention-b", NAME, "--kv-cache-d", "fp8_e4m3", "--enable-pdm"])
+    lines = json.loads(capfd.readouterr().out)
+    assert [line["found"] for line in lines if line["subject"] == "server"] == [
+        "PD multiplexing runs two streams over one buffer"
+    ]
+    assert not any(line["subject"] == "arguments" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def everywhere(runs: dict[str, list[str]]) -> dict[str, Any]:
+    """{pin: sglang's answers on a card}"""
+    some = {run: runs[run] for run in ("glm-4.7-flash plain", "auto, uncast", "raw prefill role")}
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for pin in PINS:
+            patch.setenv("PYTHONPATH", str(applied_tree(pin)))
+            found[pin] = server.ask(sys.executable, some, ["9.0"])["9.0"]
+    return found
+
+
+def test_each_pin_is_asked(everywhere: dict[str, Any], release: str) -> None:
+    answers = everywhere[release]
+    assert judged(server.answered(answers["glm-4.7-flash plain"]))[0].mark == WELL
+    assert "needs no cast" in str(judged(server.answered(answers["auto, uncast"]))[0])
+    if release != "0.5.9":  # which has other names for these flags
+        assert judged(server.answered(answers["raw prefill role"]))[0].mark == WELL
