@@ -43,8 +43,9 @@ def resolve(arguments: Sequence[str], read: Read) -> Answer:
             args, raw = _prepare(list(arguments))
             view, backends = _resolved(args)
             return _read(read, raw, args, view, backends)
-    except SystemExit:  # of the parser, whose last line says why
-        return {"error": said.getvalue().strip().rpartition("error: ")[2] or "for a reason untold"}
+    except SystemExit as end:  # of the plugin's guard, or of the parser, whose last line says why
+        told = end.code if isinstance(end.code, str) else said.getvalue().strip()
+        return {"error": told.rpartition("error: ")[2] or "for a reason untold"}
     except (ValueError, AssertionError, NotImplementedError) as error:
         return {"error": str(error)}
     except Exception as error:
@@ -99,6 +100,8 @@ def on_device(
     capability: Sequence[int], runs: Mapping[str, Sequence[str]], read: Read
 ) -> dict[str, Answer]:
     fake_device((capability[0], capability[1]))
+    with contextlib.suppress(ModuleNotFoundError):  # older releases load none
+        importlib.import_module("sglang.srt.plugins").load_plugins()
     return {label: resolve(arguments, read) for label, arguments in runs.items()}
 
 

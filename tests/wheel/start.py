@@ -5,7 +5,8 @@ any, for the folder of sglang.
 
 stdin:  JSON {label: {"path": [folder, ...], "package": folder, "arguments": [argument, ...]}};
         without arguments the hook points are looked at, by the program that is named first
-stdout: JSON {label: {"fields": {name: value}, "exit": code or text, "printed": text}}
+stdout: JSON {label: {"fields": {name: value}, "exit": code, "printed": text}}; of a server that is
+        stopped, the one field is "error"
 usage:  python start.py HOOKPOINTS_PROGRAM
 """
 
@@ -18,17 +19,22 @@ import json
 import runpy
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tests.arguments.resolve import MEMORY, REAL, fake_device, resolve
-from tests.forked import in_child
+from doctortool.device import REAL, fake_device, in_child
+from doctortool.resolver import resolve
+
+from tests.arguments.resolve import fields
 
 CAPABILITY = (9, 0)
 PRELOADED = ("sglang.srt.plugins", "sglang.srt.server_args", "sglang.srt.speculative.draft_utils")
 
 
 def start(program: str, path: list[str], package: str, arguments: list[str]) -> dict[str, Any]:
-    sys.path[:0] = path
+    tools = str(Path(program).parents[1])  # the wheel has its own
+    sys.path[:] = [*path, *(folder for folder in sys.path if folder != tools)]
+    assert "overlaytool" not in sys.modules
     if package:
         importlib.import_module("sglang").__path__[:0] = [package]
     output, answer = io.StringIO(), dict[str, Any](fields={}, exit=0)
@@ -36,7 +42,7 @@ def start(program: str, path: list[str], package: str, arguments: list[str]) -> 
         try:
             if arguments:
                 importlib.import_module("sglang.srt.plugins").load_plugins()
-                answer["fields"] = resolve(arguments)
+                answer["fields"] = resolve(arguments, fields)
             else:
                 sys.argv = [program]
                 runpy.run_path(program, run_name="__main__")
@@ -50,8 +56,6 @@ def main() -> None:
         importlib.import_module(name)
     fake_device(CAPABILITY)
     with contextlib.redirect_stdout(sys.stderr):  # sglang logs there
-        common: Any = importlib.import_module("sglang.srt.utils.common")
-        common.get_nvgpu_memory_capacity = lambda: MEMORY / 2**20
         for name in PRELOADED:
             importlib.import_module(name)
         cases = json.load(sys.stdin)
