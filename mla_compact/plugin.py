@@ -1,8 +1,8 @@
 """sglang calls `load` before it parses arguments, and in each process that it starts.
 
-No file of sglang is changed: its package of attention backends gets a second folder, the one in
-this wheel, so the modules have the same names and registrations as in a patched tree. A tree that
-is patched serves by itself.
+No file of sglang is changed: the package of this backend is imported from the wheel under the name
+that it has in a patched tree, so modules and registrations are the same. A tree that is patched
+serves by itself.
 
 sglang logs an exception of a plugin and goes on. So whatever is wrong is kept, and said when a
 server asks for our name; any other server goes on as if this package were absent.
@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -53,18 +54,31 @@ def _is_patched() -> bool:
 
 def _register(arguments: Any) -> None:
     """What the patches do; nothing is registered unless every place is there."""
-    package: Any = importlib.import_module(ATTENTION)
     registry: Any = importlib.import_module(f"{ATTENTION}.attention_registry")
     drafts: Any = importlib.import_module("sglang.srt.speculative.draft_utils")
-    folder = HOME.joinpath("overlay", *ATTENTION.split("."))
     keep_chunks = arguments.add_chunked_prefix_cache_attention_backend
     register = registry.register_attention_backend(NAME)
     create_draft = _with_ours(drafts.DraftBackendFactory._create_backend)
 
-    package.__path__.append(str(folder))
+    _import_package()
     keep_chunks(NAME)
     drafts.DraftBackendFactory._create_backend = create_draft
     register(_create_backend)
+
+
+def _import_package() -> None:
+    """Import the wheel's package as sglang's own.
+
+    A folder more on sglang's path would not last: a namespace's path is computed again.
+    """
+    folder = HOME.joinpath("overlay", *ATTENTION.split("."), NAME)
+    spec = importlib.util.spec_from_file_location(
+        f"{ATTENTION}.{NAME}", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module
 
 
 def _factory() -> Any:

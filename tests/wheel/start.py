@@ -5,8 +5,8 @@ any, for the folder of sglang.
 
 stdin:  JSON {label: {"path": [folder, ...], "package": folder, "arguments": [argument, ...]}};
         without arguments the hook points are looked at, by the program that is named first
-stdout: JSON {label: {"fields": {name: value}, "exit": code, "printed": text}}; of a server that is
-        stopped, the one field is "error"
+stdout: JSON {label: {"fields": {name: value}, "package": whether the backend can be imported,
+        "exit": code, "printed": text}}; of a server that is stopped, the one field is "error"
 usage:  python start.py HOOKPOINTS_PROGRAM
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import runpy
@@ -28,6 +29,7 @@ from doctortool.resolver import resolve
 from tests.arguments.resolve import fields
 
 CAPABILITY = (9, 0)
+PACKAGE = "sglang.srt.layers.attention.flashinfer_mla_compact"
 PRELOADED = ("sglang.srt.plugins", "sglang.srt.server_args", "sglang.srt.speculative.draft_utils")
 
 
@@ -42,6 +44,8 @@ def start(program: str, path: list[str], package: str, arguments: list[str]) -> 
         try:
             if arguments:
                 importlib.import_module("sglang.srt.plugins").load_plugins()
+                importlib.invalidate_caches()  # as packages do that write modules
+                answer["package"] = importlib.util.find_spec(PACKAGE) is not None
                 answer["fields"] = resolve(arguments, fields)
             else:
                 sys.argv = [program]

@@ -111,6 +111,7 @@ def test_the_name_resolves_as_flashinfer_does(served: Answers) -> None:
     assert ours["fields"]["attention_backend"] == repr(NAME), ours
     renamed = {field: text.replace(NAME, "flashinfer") for field, text in ours["fields"].items()}
     assert renamed == stock["fields"]
+    assert ours["package"] and not stock["package"]
 
 
 def test_a_draft_may_have_the_name_alone(served: Answers) -> None:
