@@ -1,10 +1,10 @@
 """Prove the gain on this card: FP8 as shipped, FP8 compact and BF16 in turn, on the same prompts.
 
-usage: bench/prove [MODEL] [--out FOLDER]
+usage: %(prog)s [MODEL] [--out FOLDER]
 
 MODEL is a checkpoint folder of any MLA model that this card can serve; without one, a small model
 is made whose right tokens are known. Writes proof.json and, with matplotlib, proof.png: attach both
-to a report. Run it with the Python that has the patched sglang.
+to a report. Run it with the Python that has sglang and this backend.
 
 exit status: 0 the tokens of FP8 compact equal those of FP8 as shipped; 1 they differ, or an engine
 failed; 2 usage; 130 interrupted (no process is left running, the same command continues).
@@ -54,7 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="bench/prove",
         usage=argparse.SUPPRESS,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

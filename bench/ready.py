@@ -17,7 +17,7 @@ def require_host() -> None:
     if missing:
         raise ValueError(
             f"{sys.executable} has no {' and no '.join(missing)}: run this with the Python that "
-            "has the patched sglang (make ... PYTHON=...)."
+            "has sglang and this backend (make ... PYTHON=...)."
         )
     import torch
 

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if verb else 2
     sys.path[:0] = [str(HOME / "scripts"), str(HOME)]
     os.environ["ASKED_BY"] = "mla-compact"
+    sys.argv[0] = f"mla-compact {verb}"  # argparse names the command by it
     if verb in MODULES:
         return int(_main_of(MODULES[verb])(rest))
     if verb in OVERLAY_VERBS:

@@ -73,7 +73,6 @@ def _answer(options: argparse.Namespace, progress: TextIO | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="diagnose",
         description=wrapped([_DESCRIPTION], _width(80), indent=0),
         epilog=wrapped(_CODES.splitlines(), _width(80), indent=5) + _RECORD,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -58,7 +58,7 @@ def test_picture_is_drawn_where_matplotlib_is(model: Path, tmp_path: Path) -> No
 def test_an_interpreter_without_sglang_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     done = prove(tmp_path / "proof", PYTHONPATH=str(ROOT))
     assert done.returncode == 2
-    assert "sglang: run this with the Python that has the patched sglang" in done.stderr
+    assert "sglang: run this with the Python that has sglang and this backend" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "proof").exists()
 
