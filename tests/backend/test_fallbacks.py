@@ -29,18 +29,15 @@ def readings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def fail(readings: Any, monkeypatch: pytest.MonkeyPatch) -> Fail:
-    """Has the first of these kernels that is not given up fail when a reading is made."""
+    """Has the first of these kernels that is not given up fail when it is compiled."""
 
     def fail(*kernels: str) -> None:
-        make = readings.Readings._make
-
-        def _make(self: Any, kind: int | None, most: int) -> Any:
+        def _compile(*_: Any) -> None:
             for kernel in kernels:
                 if kernel in readings.configs.KERNELS:
                     raise readings.attend.CompileError(kernel, ValueError("no such layout"))
-            return make(self, kind, most)
 
-        monkeypatch.setattr(readings.Readings, "_make", _make)
+        monkeypatch.setattr(readings.Readings, "_compile", _compile)
 
     return fail
 
@@ -76,6 +73,21 @@ def test_without_any_kernel_all_is_gathered_where_the_buffer_holds_the_pool(
     assert made.of_extend(10, 3, 1) is made.gathered
 
 
+def test_a_kernel_that_fails_leaves_no_memory_behind(
+    readings: Any, fail: Fail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[torch.Tensor] = []
+
+    def get_buffer(name: str, allocate: Callable[[], torch.Tensor]) -> torch.Tensor:
+        held.append(allocate())
+        return held[-1]
+
+    monkeypatch.setattr(readings, "get_buffer", get_buffer)
+    fail("wgmma", "mma", "plain")
+    made = make(readings)
+    assert [one.data_ptr() for one in held] == [made.gathered.buffer.data_ptr()]
+
+
 def test_without_any_kernel_a_smaller_buffer_is_refused_with_the_size_that_would_do(
     readings: Any, fail: Fail
 ) -> None:
@@ -107,8 +119,7 @@ def warm_up_raising(readings: Any, monkeypatch: pytest.MonkeyPatch, error: Excep
 
     attend = readings.attend
     monkeypatch.setitem(attend.KERNELS, "plain", Kernel())
-    space = readings.Workspace(readings.shape_of(16, CPU), 8, CPU)
-    attend.warm_up(space, torch.bfloat16, torch.float8_e4m3fn)
+    attend.warm_up(readings.shape_of(16, CPU), 8, CPU, torch.bfloat16, torch.float8_e4m3fn)
 
 
 def test_the_gathers_kernels_run_before_a_step_and_leave_it_right(readings: Any) -> None:
@@ -121,3 +132,16 @@ def test_the_gathers_kernels_run_before_a_step_and_leave_it_right(readings: Any)
     indices = torch.tensor([9, 4, 9], dtype=torch.int32)
     gathered.place(indices, torch.tensor([3], dtype=torch.int32))
     assert (indices[0], gathered.rows.count.item()) == (indices[2], 2)
+
+
+def test_where_triton_builds_nothing_the_start_ends_with_one_sentence(
+    readings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered = make(readings).gathered
+
+    def claim(*_: Any) -> None:
+        raise RuntimeError("ptxas died\nand said much more")
+
+    monkeypatch.setattr(gathered.rows, "claim", claim)
+    with pytest.raises(ValueError, match=r"Triton \d.*RuntimeError: ptxas died\): install the one"):
+        gathered.warm_up(torch.float8_e4m3fn)

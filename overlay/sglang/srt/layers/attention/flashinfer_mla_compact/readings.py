@@ -74,17 +74,18 @@ class Readings:
         self.verify_strategy = self._strategy(max(1, needs.verified))
         captured = {self.decode_strategy[0], *([self.verify_strategy[0]] * bool(needs.verified))}
         rows = policy.capacity_rows(needs.pool_rows, settings, gathers=Gathered.name in captured)
+        shapes: dict[int | None, Shape] = {}
+        if Direct.name in captured or rows < needs.pool_rows:
+            shapes = {kind: _shape(needs, kind) for kind in self._kinds()}
+        for kind, shape in shapes.items():  # before anything is held: what fails would stay
+            self._compile(shape, self._most(kind))
         self.gathered = Gathered(compact_buffer(rows, needs.dtype, needs.device), table)
         if needs.device.type == "cuda":  # extends may be the first to gather, in service
             self.gathered.warm_up(needs.pool_dtype)
-        self._shapes: dict[int | None, Shape] = {}
-        if Direct.name in captured or self.gathered.bounded:
-            self._shapes = {kind: _shape(needs, kind) for kind in self._kinds()}
         self._scratch_bytes = max(
-            (shape.scratch_bytes(self._most(kind)) for kind, shape in self._shapes.items()),
-            default=0,
+            (shape.scratch_bytes(self._most(kind)) for kind, shape in shapes.items()), default=0
         )
-        self._directs = {kind: self._make(kind, self._most(kind)) for kind in self._shapes}
+        self._directs = {kind: self._make(shapes[kind], self._most(kind)) for kind in shapes}
         self.decode: Gathered | Direct = self.gathered
         if self.decode_strategy[0] == Direct.name:
             self.decode = self._directs[1]
@@ -94,7 +95,7 @@ class Readings:
         if self._strategy(tokens)[0] == Gathered.name:
             return self.gathered
         if tokens not in self._directs:  # adaptive speculation captures graphs for several
-            self._directs[tokens] = self._make(tokens, self._needs.requests * tokens)
+            self._directs[tokens] = self._late(tokens, self._needs.requests * tokens)
         return self._directs[tokens]
 
     def of_captured_extend(self) -> Gathered | Direct:
@@ -108,7 +109,7 @@ class Readings:
         if self.gathered.fits(entries) and not (few and None in self._directs):
             return self.gathered
         if tokens > self._directs[None].workspace.max_tokens:
-            self._directs[None] = self._make(None, tokens)
+            self._directs[None] = self._late(None, tokens)
         return self._directs[None]
 
     @property
@@ -146,14 +147,20 @@ class Readings:
             return needs.requests * kind
         return max(needs.new_tokens, needs.requests * needs.verified)
 
-    def _make(self, kind: int | None, most: int) -> Direct:
+    def _late(self, kind: int | None, most: int) -> Direct:
+        shape = _shape(self._needs, kind)
+        self._compile(shape, most)
+        return self._make(shape, most)
+
+    def _compile(self, shape: Shape, most: int) -> None:
         needs = self._needs
-        shape = _shape(needs, kind)
-        scratch = shared_scratch(max(self._scratch_bytes, shape.scratch_bytes(most)), needs.device)
-        space = Workspace(shape, most, needs.device, scratch)
         if needs.device.type == "cuda":  # nothing is compiled elsewhere
-            attend.warm_up(space, needs.dtype, needs.pool_dtype)
-        return Direct(space, needs.sm_scale)
+            attend.warm_up(shape, most, needs.device, needs.dtype, needs.pool_dtype)
+
+    def _make(self, shape: Shape, most: int) -> Direct:
+        needs = self._needs
+        scratch = shared_scratch(max(self._scratch_bytes, shape.scratch_bytes(most)), needs.device)
+        return Direct(Workspace(shape, most, needs.device, scratch), needs.sm_scale)
 
 
 def _shape(needs: Needs, kind: int | None) -> Shape:

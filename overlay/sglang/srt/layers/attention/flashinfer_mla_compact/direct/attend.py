@@ -136,15 +136,24 @@ def attend(
     )
 
 
-def warm_up(workspace: Workspace, dtype: torch.dtype, pool_dtype: torch.dtype) -> None:
-    """Compile and load every kernel that a step of this workspace may need; nothing is read.
+def warm_up(
+    shape: Shape,
+    max_tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    pool_dtype: torch.dtype,
+) -> None:
+    """Compile and load every kernel that steps of this shape may need; nothing is kept.
 
-    dtype: of queries and output. pool_dtype: of the pool. Raises CompileError.
+    max_tokens: most query tokens of a step. dtype: of queries and output. pool_dtype: of the pool.
+
+    Raises:
+        CompileError: one of them can't be compiled or loaded.
     """
-    shape, device = workspace.shape, workspace.items.device
+    workspace = Workspace(shape, max_tokens, device)
     rows = torch.zeros((1, 1, WIDTH.value), dtype=torch.uint8, device=device).view(pool_dtype)
     slots = torch.zeros(1, dtype=torch.int32, device=device)
-    for groups in _kinds_of_batch(shape, workspace.max_tokens):
+    for groups in _kinds_of_batch(shape, max_tokens):
         tokens = groups if shape.ragged else groups * shape.group
         starts = torch.zeros(groups + 1, dtype=torch.int32, device=device)
         query = torch.zeros((tokens, shape.heads, WIDTH.value), dtype=dtype, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import triton
 
 from .gather import gather_rows, grid_programs
 from .rows import CompactRows, SlotTable
@@ -36,12 +37,25 @@ class Gathered:
         return not self.bounded or entries <= self.rows.capacity
 
     def warm_up(self, pool_dtype: torch.dtype) -> None:
-        """Compile and load every kernel that a step may need; no row is read or written."""
+        """Compile and load every kernel that a step may need; no row is read or written.
+
+        Raises:
+            ValueError: one can't be built. None of ours can then, as these ask the least of Triton.
+        """
         device = self.buffer.device
         nothing = torch.zeros(1, dtype=torch.int32, device=device)
-        self.place(nothing, nothing)
         row = torch.zeros((1, 1, self.buffer.shape[-1]), dtype=torch.uint8, device=device)
-        self.keys(row.view(pool_dtype))
+        try:
+            self.place(nothing, nothing)
+            self.keys(row.view(pool_dtype))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler raises what it likes
+            first = next(iter(str(error).splitlines()), "")
+            raise ValueError(
+                f"the kernels that gather rows can't be built with Triton {triton.__version__} "
+                f"({type(error).__name__}: {first}): install the one that this sglang requires"
+            ) from error
 
     def place(self, indices: torch.Tensor, total: torch.Tensor) -> None:
         """Make of the pool slots `indices[:total]` (int32) the rows of the buffer they will be in.
