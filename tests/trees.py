@@ -98,14 +98,19 @@ def _update(file: Path, data: bytes | None) -> None:
 
 
 def run_in_tree(
-    tree: Path, *arguments: object, environment: Mapping[str, str] | None = None, stdin: str = ""
+    tree: Path | None,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run this interpreter with `tree` as its sglang, as no test module may import it itself.
 
-    The program may import modules of tests/ and of scripts/.
+    The program may import modules of tests/ and of scripts/. Without `tree` it has to put one on
+    its path.
     """
     variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    path = os.pathsep.join(map(str, (tree, REPOSITORY, REPOSITORY / "scripts")))
+    folders = (*([tree] if tree else []), REPOSITORY, REPOSITORY / "scripts")
+    path = os.pathsep.join(map(str, folders))
     variables |= {"PYTHONPATH": path, **(environment or {})}
     return subprocess.run(
         [sys.executable, "-P", *map(str, arguments)],

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 from diagnosetool.diagnosis import Diagnosis, decode_steps, diagnose
-from diagnosetool.reasons import Verdict
 from diagnosetool.report import as_json, as_text, compared, wrapped
 from diagnosetool.stream import EventStream, TraceError
 from diagnosetool.timeline import read_timeline
 from diagnosetool.trim import find_window, write_trimmed
+from diagnosetool.verdict import Verdict
 
 EXIT_CODES = {Verdict.ABSENT: 0, Verdict.CAST: 1, Verdict.UNKNOWN: 3, Verdict.OTHER_CAST: 5}
 UNREADABLE = 4

@@ -15,11 +15,11 @@ from diagnosetool.kernels import (
     family,
     is_attention,
 )
-from diagnosetool.reasons import Verdict, verdict_of, why_no_step
 from diagnosetool.sample import Kernel
 from diagnosetool.steps import Steps, find_steps
 from diagnosetool.stream import EventStream
 from diagnosetool.timeline import Timeline, read_timeline
+from diagnosetool.verdict import Verdict, verdict_of, why_no_step
 
 IDLE = "GPU idle"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from diagnosetool.cast import PoolCast, most_bytes
 from diagnosetool.diagnosis import Diagnosis
-from diagnosetool.reasons import Verdict
+from diagnosetool.verdict import Verdict
 
 NEXT_COSTS = 3
 BAR_WIDTH = 40

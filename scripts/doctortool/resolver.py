@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from doctortool.device import MEMORY, REAL, fake_device, in_child
-from doctortool.runner import answer
+from doctortool.fake_device import MEMORY, fake_device, import_real
+from doctortool.fork import in_child
+from doctortool.runner_facts import answer
 
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1")
 Answer = dict[str, Any]
@@ -105,14 +106,13 @@ def on_device(
     return {label: resolve(arguments, read) for label, arguments in runs.items()}
 
 
-def main(read: Read = answer) -> None:
+def main() -> None:
     os.environ.update(OFFLINE)
     request = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):  # sglang logs there
-        for name in REAL:
-            importlib.import_module(name)
+        import_real()
         answers = {
-            label: in_child(functools.partial(on_device, capability, request["runs"], read))
+            label: in_child(functools.partial(on_device, capability, request["runs"], answer))
             for label, capability in request["devices"].items()
         }
     json.dump(answers, sys.stdout)

@@ -1,11 +1,12 @@
-"""Starts sglang's programs with the backend's name, each in a fork of one process.
+"""Starts programs of several sglangs with the backend's name, each in a fork of one process.
 
 Each command ends in an option that no program knows, so that its own parser stops it: with "invalid
 choice" where it does not take the name, and with "unrecognized arguments" where it does.
 
-stdin:  JSON {label: [program, argument, ...]}; a program is a module to run, "module:function", or
-        "Engine", which takes a model and a name and is stopped before it starts processes
-stdout: JSON {label: [exit code, what it printed]}
+stdin:  JSON {folder of a sglang: {label: [program, argument, ...]}}; a program is a module to run,
+        "module:function", or "Engine", which takes a model and a name and is stopped before it
+        starts processes
+stdout: JSON {folder: {label: [exit code, what it printed]}}
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import io
 import json
 import runpy
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from doctortool.device import in_child
+from doctortool.fake_device import import_real
+from doctortool.fork import in_child
 
 PRELOADED = ("sglang.srt.entrypoints.engine", "sglang.srt.server_args", "sglang.cli.serve")
 BACKENDS = (
@@ -60,11 +63,18 @@ def engine(model: str, name: str) -> None:
     module.Engine(model_path=model, device="cpu", **dict.fromkeys(BACKENDS, name))
 
 
-def main() -> None:
+def started(tree: str, commands: Mapping[str, list[str]]) -> dict[str, tuple[int, str]]:
+    """What `start` returns of each command, with the sglang in `tree`."""
+    sys.path.insert(0, tree)
     for name in PRELOADED:
         importlib.import_module(name)
-    commands = json.load(sys.stdin)
-    answers = {label: in_child(partial(start, *command)) for label, command in commands.items()}
+    return {label: in_child(partial(start, *command)) for label, command in commands.items()}
+
+
+def main() -> None:
+    import_real()
+    request = json.load(sys.stdin)
+    answers = {tree: in_child(partial(started, tree, each)) for tree, each in request.items()}
     json.dump(answers, sys.stdout)
 
 

@@ -1,7 +1,11 @@
-"""Asks the doctor's resolver for every field of the resolved arguments, each as its repr.
+"""Asks several sglangs for every field of resolved arguments, each in forks of one process.
 
-It adds the prefill graph and whether the prefix cache stays chunked. stdin and stdout are those of
-the resolver.
+A field is given as its repr. Added are the prefill graph and whether the prefix cache stays
+chunked. "doctor" is what the doctor reads of the arguments.
+
+stdin:  JSON {folder of a sglang: {"devices": {label: [major, minor]},
+        "runs": {label: [argument, ...]}}}
+stdout: JSON {folder: {device: {run: {"fields": ..., "doctor": ...} or {"error": ...}}}}
 """
 
 from __future__ import annotations
@@ -9,10 +13,16 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
-from doctortool import resolver
+from doctortool import resolver, runner_facts
+from doctortool.fake_device import import_real
+from doctortool.fork import in_child
 
 
 def fields(_: argparse.Namespace, __: Any, view: Any, backends: Any) -> resolver.Answer:
@@ -63,5 +73,30 @@ def _keeps_prefix_chunks(view: Any, backends: Any) -> bool:
     return not switched_off and not view.disable_chunked_prefix_cache
 
 
+def read(raw: argparse.Namespace, args: Any, view: Any, backends: Any) -> resolver.Answer:
+    """What the tests compare, and what the doctor reads."""
+    doctor = runner_facts.answer(raw, args, view, backends)
+    return {"fields": fields(raw, args, view, backends), "doctor": doctor}
+
+
+def on_devices(tree: str, devices: Mapping[str, list[int]], runs: Mapping[str, list[str]]) -> Any:
+    """What the sglang in `tree` makes of `runs` on each device."""
+    sys.path.insert(0, tree)
+    return {
+        label: in_child(functools.partial(resolver.on_device, capability, runs, read))
+        for label, capability in devices.items()
+    }
+
+
+def main() -> None:
+    with redirect_stdout(sys.stderr):  # sglang logs there
+        import_real()
+        answers = {
+            tree: in_child(functools.partial(on_devices, tree, **asked))
+            for tree, asked in json.load(sys.stdin).items()
+        }
+    json.dump(answers, sys.stdout)
+
+
 if __name__ == "__main__":
-    resolver.main(fields)
+    main()

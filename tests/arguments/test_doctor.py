@@ -12,7 +12,7 @@ from doctortool import server, server_arguments
 from doctortool.cli import main
 from doctortool.line import FIX, NOTE, WELL, Line
 
-from tests.trees import PINS, applied_tree
+from tests.trees import applied_tree
 
 NAME = "flashinfer_mla_compact"
 RELEASE = "0.5.23"
@@ -250,34 +250,29 @@ def test_what_depends_on_a_card_is_not_judged_without_one(answers: Answers) -> N
 
 
 def test_the_doctor_asks_the_sglang_of_an_applied_tree(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    answers: Answers,
+    runs: dict[str, list[str]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked: list[tuple[str | None, dict[str, Any], Any]] = []
+
+    def ask(executable: str | None, each: dict[str, Any], cards: Any) -> Answers:
+        asked.append((executable, each, cards))
+        return {card: dict.fromkeys(each, answers[card]["short for pdmux"]) for card in cards}
+
     monkeypatch.setenv("PYTHONPATH", str(applied_tree(RELEASE)))
-    model = ["--model-path", f"{FOLDER}/deepseek-r1"]
-    asked = ["--python", sys.executable, "--capability", "9.0", "--json", "--"]
-    main([*asked, *model, "--attention-b", NAME, "--kv-cache-d", "fp8_e4m3", "--enable-pdm"])
+    monkeypatch.setattr(server, "ask", ask)
+    given = ["--python", sys.executable, "--capability", "9.0", "--json", "--"]
+    main([*given, *runs["short for pdmux"]])
+    [(executable, each, cards)] = asked
+    assert (executable, *each.values(), cards) == (
+        sys.executable,
+        runs["short for pdmux"],
+        ("9.0",),
+    )
     lines = json.loads(capfd.readouterr().out)
     assert [line["found"] for line in lines if line["subject"] == "server"] == [
         "PD multiplexing runs two streams over one buffer"
     ]
     assert not any(line["subject"] == "arguments" for line in lines)
-
-
-@pytest.fixture(scope="module")
-def everywhere(runs: dict[str, list[str]]) -> dict[str, Any]:
-    """{pin: sglang's answers on a card}"""
-    some = {run: runs[run] for run in ("glm-4.7-flash plain", "auto, uncast", "raw prefill role")}
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for pin in PINS:
-            patch.setenv("PYTHONPATH", str(applied_tree(pin)))
-            found[pin] = server.ask(sys.executable, some, ["9.0"])["9.0"]
-    return found
-
-
-def test_each_pin_is_asked(everywhere: dict[str, Any], release: str) -> None:
-    answers = everywhere[release]
-    assert judged(server.answered(answers["glm-4.7-flash plain"]))[0].mark == WELL
-    assert "needs no cast" in str(judged(server.answered(answers["auto, uncast"]))[0])
-    if release != "0.5.9":  # which has other names for these flags
-        assert judged(server.answered(answers["raw prefill role"]))[0].mark == WELL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trees import PINS, applied_tree, on_each_pin, run_in_tree
+from tests.trees import PINS, applied_tree, run_in_tree
 
 HERE = Path(__file__).parent
 NAME = "flashinfer_mla_compact"
@@ -48,19 +48,21 @@ def command(program: list[str], name: str) -> list[str]:
     return [*program, *MODEL, *(part for flag in FLAGS for part in (flag, name)), STOP]
 
 
-def _start(release: str) -> dict[str, tuple[int, str]]:
+def commands(release: str) -> dict[str, list[str]]:
     commands = {label: command(program, NAME) for label, program in programs(release).items()}
     commands["unknown"] = command(["sglang.launch_server"], "compact")
     commands["Engine"] = ["Engine", MODEL[1], NAME]
-    script = HERE / "entry_points.py"
-    run = run_in_tree(applied_tree(release), script, stdin=json.dumps(commands))
-    assert run.returncode == 0, run.stderr
-    return {label: (code, text) for label, (code, text) in json.loads(run.stdout).items()}
+    return commands
 
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    return on_each_pin(_start)
+    trees = {release: str(applied_tree(release)) for release in PINS}
+    request = {tree: commands(release) for release, tree in trees.items()}
+    run = run_in_tree(None, HERE / "entry_points.py", stdin=json.dumps(request))
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    return {release: found[tree] for release, tree in trees.items()}
 
 
 @pytest.mark.parametrize(("release", "program"), CASES)

@@ -10,9 +10,9 @@ import pytest
 from diagnosetool import timeline
 from diagnosetool.cli import EXIT_CODES, UNREADABLE
 from diagnosetool.diagnosis import diagnose, judge
-from diagnosetool.reasons import Verdict
 from diagnosetool.report import as_json
 from diagnosetool.stream import EventStream
+from diagnosetool.verdict import Verdict
 
 from tests.diagnose.conftest import Make
 from tests.diagnose.synthetic import (

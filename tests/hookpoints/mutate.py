@@ -22,7 +22,7 @@ from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-from doctortool.device import in_child
+from doctortool.fork import in_child
 
 REGISTERING = (
     "sglang.srt.layers.attention.flashinfer_mla_compact",

@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from doctortool.device import REAL, fake_device, in_child
+from doctortool.fake_device import fake_device, import_real
+from doctortool.fork import in_child
 from doctortool.resolver import resolve
 
 from tests.arguments.resolve import fields
@@ -56,8 +57,7 @@ def start(program: str, path: list[str], package: str, arguments: list[str]) -> 
 
 
 def main() -> None:
-    for name in REAL:
-        importlib.import_module(name)
+    import_real()
     fake_device(CAPABILITY)
     with contextlib.redirect_stdout(sys.stderr):  # sglang logs there
         for name in PRELOADED:

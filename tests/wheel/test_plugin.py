@@ -129,15 +129,15 @@ def test_servers_take_the_name_as_they_are_started(
     commands["Engine"] = ["Engine", str(MODEL), NAME]
     tree, version = pristine_tree(release), wanted_flashinfer(release)
     packages = [installed.site, flashinfer(tmp_path, version)]
-    path = [tree, REPOSITORY, *packages, REPOSITORY / "scripts"]
+    path = [REPOSITORY, *packages, REPOSITORY / "scripts"]
     run = run_in_tree(
-        tree,
+        None,
         REPOSITORY / "tests" / "arguments" / "entry_points.py",
         environment={"PYTHONPATH": os.pathsep.join(map(str, path))},
-        stdin=json.dumps(commands),
+        stdin=json.dumps({str(tree): commands}),
     )
     assert run.returncode == 0, run.stderr
-    answers = json.loads(run.stdout)
+    answers = json.loads(run.stdout)[str(tree)]
     for label in programs:
         assert f"unrecognized arguments: {STOP}" in answers[label][1], answers[label]
     assert str([NAME] * len(FLAGS)) in answers["Engine"][1], answers["Engine"]
