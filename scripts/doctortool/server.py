@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from doctortool import server_arguments
+from doctortool import known_flags, server_arguments
 from doctortool.line import FIX, NOTE, WELL, Line
 
 SCRIPTS = str(Path(__file__).parents[1])
@@ -65,10 +65,8 @@ def judge(
         answers = ask(executable, {_ONE: arguments}, cards)
         return Judged(tuple(answered(answers[card][_ONE]) for card in cards))
     except LookupError as error:
-        options = server_arguments.parse(arguments)
-        servers = tuple(tabled(options, card, release) for card in cards)
-        flags = ", ".join(sorted(set(options.passed_over)))
-        return Judged(servers, f"{error.args[0]}{flags and f'; it passes over {flags}'}")
+        options = known_flags.parse(arguments)
+        return Judged(tuple(tabled(options, card, release) for card in cards), error.args[0])
 
 
 def ask(
@@ -121,11 +119,11 @@ def tabled(options: Any, card: str, release: str) -> Server:
     config = server_arguments.model_config(options) or {"kv_lora_rank": support.KV_LORA_RANK}
     latent = config.get("kv_lora_rank") is not None
     return Server(
-        named=server_arguments.names_backend(options, support.NAME),
+        named=server_arguments.names_backend(options),
         facts=server_arguments.facts(options, support, card, release) if latent else None,
         dtype_given=options.kv_cache_dtype != "auto",
         runs="another backend" if not latent and "index_topk" in config else "",
-        unjudged=tuple(options.unjudged) if latent else (),
+        unjudged=tuple(server_arguments.unjudged(options, card, release)) if latent else (),
         heads=server_arguments.query_heads(options),
         pool_tokens=options.max_total_tokens,
         page_size=options.page_size,

@@ -6,13 +6,14 @@ import argparse
 import importlib
 import importlib.util
 import json
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from overlaytool.pin import REPOSITORY
+
+from doctortool import known_flags
 
 OVERLAY = REPOSITORY / "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
 _PACKAGE = "flashinfer_mla_compact"
@@ -20,43 +21,9 @@ _POOL_DTYPES = {
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
     "bf16": "bfloat16",
-    "auto": "bfloat16",
     "fp4_e2m1": "float4_e2m1fn_x2",
 }
 _QUANTISED_DSA_ROW = 656
-BACKEND_FLAGS = (
-    "--attention-backend",
-    "--decode-attention-backend",
-    "--prefill-attention-backend",
-    "--speculative-draft-attention-backend",
-)
-_VALUES = (
-    *BACKEND_FLAGS,
-    "--cuda-graph-backend-prefill",
-    "--speculative-algorithm",
-    "--disaggregation-mode",
-)
-_NUMBERS = ("--speculative-eagle-topk", "--max-total-tokens")
-# What names arguments elsewhere, changes the model's config, or may be refused: sglang alone tells.
-_ELSEWHERE = (
-    "--config",
-    "--json-model-override-args",
-    "--quantization",
-    "--enable-deterministic-inference",
-    "--enable-mis",
-)
-# A line of a --config file that needs no YAML to be read.
-_PLAIN = re.compile(r"([a-z][a-z0-9-]*): +([\w./+-]+) *")
-_SWITCHES = (
-    "--enable-unified-memory",
-    "--enable-pdmux",
-    "--enable-hisparse",
-    "--enable-dp-attention",
-    "--disable-prefill-cuda-graph",
-    "--disable-cuda-graph",
-    "--enable-piecewise-cuda-graph",
-    "--enable-dsa-cache-layer-split",
-)
 # The newest release that runs prefill in a graph only where it is told to.
 _PREFILL_GRAPH_ON_REQUEST = (0, 5, 9)
 # The newest release whose rows follow either phase, in whatever role, and never tilelang.
@@ -75,92 +42,63 @@ def load(name: str) -> Any:
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The server arguments that the backend cares about; all others are passed over.
-
-    Raises `ValueError` with one sentence where one of them has no value or a wrong one.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in _VALUES:
-        parser.add_argument(flag)
-    for flag in _NUMBERS:
-        parser.add_argument(flag, type=int)
-    for flag in _SWITCHES:
-        parser.add_argument(flag, action="store_true")
-    parser.add_argument("--kv-cache-dtype", default="auto")
-    parser.add_argument("--model-path", "--model")
-    parser.add_argument("--dsa-prefill-backend", "--nsa-prefill-backend")
-    parser.add_argument("--dsa-decode-backend", "--nsa-decode-backend")
-    parser.add_argument("--page-size", type=int, default=1)
-    parser.add_argument("--tp-size", "--tensor-parallel-size", "--tp", type=int, default=1)
-    parser.add_argument("--dp-size", "--data-parallel-size", "--dp", type=int, default=1)
-    parser.add_argument("--dcp-size", "--decode-context-parallel-size", type=int, default=1)
-    parser.add_argument("--attn-cp-size", type=int, default=1)
-    parser.add_argument("--speculative-ngram-max-bfs-breadth", type=int, default=10)
-    try:
-        options, others = parser.parse_known_args(_with_config(list(arguments)))
-        flags = (argument.partition("=")[0] for argument in others)
-        options.passed_over = [flag for flag in flags if flag.startswith("--")]
-        options.unjudged = list(_unjudged(options, parser))
-        return options
-    except argparse.ArgumentError as error:
-        raise ValueError(f"the server arguments are not understood: {error}.") from None
-
-
-def _with_config(arguments: list[str]) -> list[str]:
-    """The arguments behind those of a --config file, where each of its lines is a plain one."""
-    if "--config" not in arguments[:-1]:
-        return arguments
-    place = arguments.index("--config")
-    try:
-        lines = Path(arguments[place + 1]).read_text().splitlines()
-    except (OSError, ValueError):
-        return arguments
-    found = [_PLAIN.fullmatch(line) for line in lines if line.strip() and line[0] != "#"]
-    pairs = [(match[1], match[2]) for match in found if match]
-    if len(pairs) < len(found):
-        return arguments
-    given = [[f"--{key}", *([value] * (value != "true"))] for key, value in pairs]
-    stated = [part for flag in given if flag[1:] != ["false"] for part in flag]
-    return [*stated, *arguments[:place], *arguments[place + 2 :]]
-
-
-def _unjudged(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[str]:
+def unjudged(options: argparse.Namespace, capability: str, release: str) -> list[str]:
     """Why this table can't tell what sglang makes of the arguments; each a few words."""
-    known = [flag for action in parser._actions for flag in action.option_strings]
-    for flag in options.passed_over:
-        if flag in _ELSEWHERE:
-            yield f"{flag} is read by sglang alone"
-        elif any(one.startswith(flag.replace("_", "-")) for one in known):
-            yield f"{flag} may be short for another flag: write it in full"
+    found = list(known_flags.unknown(options, release))
     config = model_config(options)
-    if "index_topk" in (config or {}) and "--cuda-graph-config" in options.passed_over:
-        yield "--cuda-graph-config is read by sglang alone"
     if options.model_path is None:
-        yield "no --model-path is given"
+        found.append("no --model-path is given")
     elif config is None:
-        yield f"{options.model_path} is no folder with a readable config.json"
-    elif options.kv_cache_dtype == "fp8_e5m2" and "index_topk" in config:
-        yield "sglang may refuse fp8_e5m2 for this model: use --kv-cache-dtype fp8_e4m3"
-    elif options.kv_cache_dtype == "auto" and "index_topk" in config:
-        yield "sglang picks the cache dtype of this model by card: give --kv-cache-dtype"
-    elif options.kv_cache_dtype == "auto" and _may_state_dtype(config.get("quantization_config")):
-        yield "the checkpoint may state a cache dtype: give --kv-cache-dtype"
+        found.append(f"{options.model_path} is no folder with a readable config.json")
+    elif "index_topk" in config:
+        found += filter(None, [_unjudged_dsa(options, config, capability)])
+    elif options.kv_cache_dtype == "auto" and _may_state_dtype(options.model_path, config):
+        found.append("the checkpoint may state a cache dtype: give --kv-cache-dtype")
+    if names_backend(options) and not any(_names(options)[:3]):
+        found.append("sglang alone tells what a draft reads")
+    return found
 
 
-def _may_state_dtype(quantization: Any) -> bool:
+def _unjudged_dsa(
+    options: argparse.Namespace, config: Mapping[str, Any], capability: str
+) -> str | None:
+    if options.kv_cache_dtype == "fp8_e5m2":
+        return "sglang may refuse fp8_e5m2 for this model: use --kv-cache-dtype fp8_e4m3"
+    if options.kv_cache_dtype == "auto":
+        return "sglang picks the cache dtype of this model by card: give --kv-cache-dtype"
+    if options.dcp_size > 1 or options.attn_cp_size > 1:
+        return "sglang picks the rows of this model's pool by its context parallelism"
+    if options.disaggregation_mode == "decode" and _stated_graph(options) is None:
+        return "sglang may run no prefill graph: give --cuda-graph-backend-prefill"
+    glm = str(config.get("model_type")).startswith("glm")
+    asked = options.dsa_prefill_backend and options.dsa_decode_backend
+    if asked or capability.startswith(("9.", "10.")) or (glm and capability.startswith("12.")):
+        return None
+    return "sglang picks by card: give --dsa-prefill-backend and --dsa-decode-backend"
+
+
+def _may_state_dtype(model: str, config: Mapping[str, Any]) -> bool:
     """Whether a checkpoint may state a cache dtype: for one in FP8 it stands in its config."""
+    quantization = config.get("quantization_config")
+    if (Path(model) / "hf_quant_config.json").exists():
+        return True
     if not isinstance(quantization, dict):
         return quantization is not None
     stated = {"kv_cache_quant_algo", "kv_cache_scheme"} & quantization.keys()
     return bool(stated) or quantization.get("quant_method") != "fp8"
 
 
-def names_backend(options: argparse.Namespace, name: str) -> bool:
-    """Whether a flag asks for `name`, or may do so where this table does not read it."""
-    given = [getattr(options, flag[2:].replace("-", "_")) for flag in BACKEND_FLAGS]
-    may_name = ("--config", *BACKEND_FLAGS)
-    return name in given or any(one.startswith(f) for one in may_name for f in options.passed_over)
+def names_backend(options: argparse.Namespace) -> bool:
+    """Whether a flag asks for the backend, or may do so where this table does not read it."""
+    may_name = ("--config", *known_flags.BACKEND_FLAGS)
+    return any(_names(options)) or any(
+        one.startswith(f) for one in may_name for f in options.passed_over
+    )
+
+
+def _names(options: argparse.Namespace) -> list[bool]:
+    fields = (flag[2:].replace("-", "_") for flag in known_flags.BACKEND_FLAGS)
+    return [getattr(options, field) == known_flags.NAME for field in fields]
 
 
 def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
@@ -188,7 +126,8 @@ def facts(options: argparse.Namespace, support: Any, capability: str | None, rel
     """The `Facts` of such a server; what the model's config does not state keeps its default."""
     config = model_config(options) or {}
     is_dsa = config.get("index_topk") is not None
-    dtype = _POOL_DTYPES.get(options.kv_cache_dtype, options.kv_cache_dtype)
+    stated = options.kv_cache_dtype if options.kv_cache_dtype != "auto" else _model_dtype(config)
+    dtype = _POOL_DTYPES.get(stated, stated)
     given = {key: config.get(key) for key in ("kv_lora_rank", "qk_rope_head_dim")}
     known = {key: value for key, value in given.items() if isinstance(value, int)}
     row = known.get("kv_lora_rank", 512) + known.get("qk_rope_head_dim", 64)
@@ -196,7 +135,7 @@ def facts(options: argparse.Namespace, support: Any, capability: str | None, rel
     quantised = is_dsa and dtype == "float8_e4m3fn" and not raw
     return support.Facts(
         **known,
-        pool_class=_pool_class(options, dtype),
+        pool_class=_pool_class(options, dtype, is_dsa),
         pool_dtype=dtype,
         kv_cache_dim=_QUANTISED_DSA_ROW if quantised else row,
         is_dsa=is_dsa,
@@ -212,11 +151,13 @@ def facts(options: argparse.Namespace, support: Any, capability: str | None, rel
     )
 
 
-def _pool_class(options: argparse.Namespace, dtype: str) -> str:
-    if options.enable_hisparse:
-        return "HiSparseDSATokenToKVPool"
-    if options.enable_dsa_cache_layer_split:
-        return "LayerSplitDSATokenToKVPool"
+def _model_dtype(config: Mapping[str, Any]) -> str:
+    return str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+
+
+def _pool_class(options: argparse.Namespace, dtype: str, is_dsa: bool) -> str:
+    if is_dsa:
+        return "DSATokenToKVPool"
     return "MLATokenToKVPoolFP4" if dtype.startswith("float4") else "MLATokenToKVPool"
 
 
@@ -237,12 +178,17 @@ def _raw_dsa_rows(options: argparse.Namespace, capability: str | None, release: 
 
 
 def _prefill_graph(options: argparse.Namespace, release: str) -> str:
+    default = "disabled" if _numbers(release) <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
+    return _stated_graph(options) or default
+
+
+def _stated_graph(options: argparse.Namespace) -> str | None:
     if options.disable_prefill_cuda_graph or options.disable_cuda_graph:
         return "disabled"
     if options.enable_piecewise_cuda_graph:
         return "tc_piecewise"
-    default = "disabled" if _numbers(release) <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
-    return options.cuda_graph_backend_prefill or default
+    stated: str | None = options.cuda_graph_backend_prefill
+    return stated or known_flags.graph_of_prefill(options)
 
 
 def _numbers(release: str) -> tuple[int, ...]:
@@ -250,8 +196,6 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def _topk(options: argparse.Namespace) -> int:
-    if options.speculative_algorithm is None:
-        return 0
-    if options.speculative_algorithm.upper() == "NGRAM":
+    if (options.speculative_algorithm or "").upper() == "NGRAM":
         return int(options.speculative_ngram_max_bfs_breadth)
-    return int(options.speculative_eagle_topk or 1)
+    return int(options.speculative_eagle_topk or 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctortool import server, server_arguments
+from doctortool import known_flags, server
 from doctortool.cli import main
 from doctortool.line import FIX, NOTE, WELL, Line
 
@@ -173,7 +173,7 @@ def judged(one: server.Server) -> list[Line]:
 
 
 def by_table(arguments: list[str], card: str) -> list[Line]:
-    return judged(server.tabled(server_arguments.parse(arguments), card, RELEASE))
+    return judged(server.tabled(known_flags.parse(arguments), card, RELEASE))
 
 
 @pytest.mark.parametrize("card", CARDS)
