@@ -16,7 +16,7 @@ BACKEND_FLAGS = (
     "--prefill-attention-backend",
     "--speculative-draft-attention-backend",
 )
-_DSA = ("flashmla_sparse", "flashmla_kv", "flashmla_auto", "fa3", "tilelang", "trtllm")
+_DSA = ("flashmla_sparse", "flashmla_kv", "flashmla_auto", "fa3", "trtllm")
 # Flags and the values that every pinned release takes. None stands for a flag that is left out.
 _CHOICES: dict[tuple[str, ...], tuple[str, ...]] = {
     **{(flag,): (NAME, "flashinfer", "triton") for flag in BACKEND_FLAGS},
@@ -24,6 +24,7 @@ _CHOICES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--dsa-prefill-backend", "--nsa-prefill-backend"): _DSA,
     ("--dsa-decode-backend", "--nsa-decode-backend"): _DSA,
     ("--cuda-graph-backend-prefill",): ("breakable", "disabled", "full"),
+    ("--speculative-algorithm",): ("EAGLE", "EAGLE3", "NEXTN", "NGRAM"),
     ("--disaggregation-mode",): ("null", "prefill", "decode"),
     ("--tool-call-parser",): (
         "deepseekv3",
@@ -39,7 +40,6 @@ _CHOICES: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 _TEXTS = (
     ("--model-path", "--model"),
-    ("--speculative-algorithm",),
     ("--cuda-graph-config",),
     *((f"--{name}",) for name in ("host", "api-key", "served-model-name", "log-level")),
     *((f"--{name}",) for name in ("tokenizer-path", "chat-template", "dist-init-addr")),
@@ -69,12 +69,13 @@ _SWITCHES = (
     "--enable-metrics",
     "--disable-radix-cache",
 )
+_UPPER_CASE = ("--speculative-algorithm",)  # newer releases take it in lower case, too
 # A line of a --config file that needs no YAML to be read.
 _PLAIN = re.compile(r"([a-z][a-z0-9-]*): +(?!(?:null|~)\b)([\w./+-]+) *")
 # The last release with a flag, and the first with the newer ones, of those that are pinned.
 _UNTIL = {"nsa-prefill-backend": (0, 5, 17), "nsa-decode-backend": (0, 5, 17)}
 _UNTIL["enable-piecewise-cuda-graph"] = (0, 5, 9)
-_SINCE = (0, 5, 17)
+SINCE = (0, 5, 17)
 _NEWER = re.compile(
     r"dsa-|dcp-size|decode-context|cuda-graph-(?:backend|config)|disable-prefill-cuda-graph"
     r"|enable-unified"
@@ -135,13 +136,15 @@ def unknown(options: argparse.Namespace, release: str) -> Iterator[str]:
             yield f"{flag} may be short for another flag: write it in full"
         else:
             yield f"{flag} is read by sglang alone"
+    numbers = numbers_of(release)
     for names, values in _CHOICES.items():
-        value = getattr(options, _field(names[0]))
+        value = getattr(options, names[0][2:].replace("-", "_"))
+        if names == _UPPER_CASE and value and numbers >= SINCE:
+            value = value.upper()
         if value not in (None, *values):
             yield f"{names[0]} {value} is read by sglang alone"
-    numbers = tuple(int(part) for part in release.split(".")[:3])
     for flag in dict.fromkeys(options.given):
-        newer = _NEWER.match(flag[2:]) and numbers < _SINCE
+        newer = _NEWER.match(flag[2:]) and numbers < SINCE
         if newer or numbers > _UNTIL.get(flag[2:], numbers):
             yield f"sglang {release} may have no {flag}"
     twice = options.cuda_graph_backend_prefill is not None
@@ -161,9 +164,9 @@ def graph_of_prefill(options: argparse.Namespace) -> str | None:
     return backend if alone and backend in choices else None
 
 
+def numbers_of(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:3])
+
+
 def _flags(words: Sequence[str]) -> list[str]:
     return [word.partition("=")[0] for word in words if word.startswith("--")]
-
-
-def _field(flag: str) -> str:
-    return flag[2:].replace("-", "_")

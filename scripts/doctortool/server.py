@@ -27,7 +27,9 @@ class Server:
 
     Attributes:
         named: a flag asks for the backend.
-        facts: what the backend asks of; None where it has no MLA pool.
+        facts: what the backend asks of the first model that it reads, which is the draft where no
+            other flag names it; None where that has no MLA pool.
+        draft: the same of a draft next to it; None for no such.
         dtype_given: the arguments state a cache dtype.
         runs: another backend that sglang runs whatever is asked for, as for DeepSeek-V4.
         refusal: what sglang refuses the arguments with.
@@ -37,6 +39,7 @@ class Server:
 
     named: bool = True
     facts: Any = None
+    draft: Any = None
     dtype_given: bool = True
     runs: str = ""
     refusal: str = ""
@@ -101,10 +104,14 @@ def answered(answer: Mapping[str, Any]) -> Server:
     if "error" in answer:
         return Server(refusal=_sentence(answer["error"]))
     support = server_arguments.load("support")
+    *target, _ = answer["backends"]
     used = support.NAME in answer["backends"]
+    pools = [answer["facts"] if support.NAME in target or not used else None, answer["draft"]]
+    facts = [support.Facts(**pool) for pool in pools if pool]
     return Server(
         named=answer["named"],
-        facts=support.Facts(**answer["facts"]) if answer["facts"] else None,
+        facts=facts[0] if facts else None,
+        draft=facts[1] if len(facts) > 1 else None,
         dtype_given=answer["dtype_given"],
         runs="" if used else answer["backends"][0],
         heads=answer["heads"],
@@ -118,12 +125,14 @@ def tabled(options: Any, card: str, release: str) -> Server:
     support = server_arguments.load("support")
     config = server_arguments.model_config(options) or {"kv_lora_rank": support.KV_LORA_RANK}
     latent = config.get("kv_lora_rank") is not None
+    sparse = "index_topk" in config and known_flags.numbers_of(release) >= known_flags.SINCE
+    unjudged = server_arguments.unjudged(options, card, release)
     return Server(
         named=server_arguments.names_backend(options),
         facts=server_arguments.facts(options, support, card, release) if latent else None,
         dtype_given=options.kv_cache_dtype != "auto",
-        runs="another backend" if not latent and "index_topk" in config else "",
-        unjudged=tuple(server_arguments.unjudged(options, card, release)) if latent else (),
+        runs="another backend" if sparse and not latent else "",
+        unjudged=tuple(unjudged if latent else known_flags.unknown(options, release)),
         heads=server_arguments.query_heads(options),
         pool_tokens=options.max_total_tokens,
         page_size=options.page_size,
@@ -161,10 +170,8 @@ def _lines(server: Server, stock: bool) -> Iterator[Line]:
         return
     elif stock:
         yield Line(NOTE, "server", "nothing is refused: the strategy is sglang's own code")
-    elif not support.casts_keys(server.facts):
-        yield from _uncast(server)
     else:
-        yield from _refusals(support, server)
+        yield from _pools(support, server)
 
 
 def _uncast(server: Server) -> Iterator[Line]:
@@ -176,15 +183,24 @@ def _uncast(server: Server) -> Iterator[Line]:
         yield Line(FIX, "server", found, "add --kv-cache-dtype fp8_e4m3 to halve the cache")
 
 
-def _refusals(support: Any, server: Server) -> Iterator[Line]:
-    reasons = support.refusals(server.facts)
-    for reason in reasons:
+def _pools(support: Any, server: Server) -> Iterator[Line]:
+    reasons = _reasons(support, server.facts)
+    own = [one for one in _reasons(support, server.draft) if one not in reasons]
+    for reason in (*reasons, *(f"of the draft, {one}" for one in own)):
         what, _, remedy = reason.partition(": ")
         yield Line(FIX, "server", what, remedy)
-    if not reasons and server.named:
+    if not support.casts_keys(server.facts):
+        yield from _uncast(server)
+    elif not reasons + own and server.named:
         yield Line(WELL, "server", "nothing in these arguments is refused")
-    for notice in support.notices(server.facts):
+    for notice in support.notices(server.facts) if support.casts_keys(server.facts) else ():
         yield Line(NOTE, "server", notice)
+
+
+def _reasons(support: Any, facts: Any) -> list[str]:
+    """Why the backend refuses a pool; of one that stock serves it asks nothing."""
+    refused = facts is not None and support.casts_keys(facts)
+    return list(support.refusals(facts)) if refused else []
 
 
 def _sentence(text: str) -> str:

@@ -26,8 +26,13 @@ _POOL_DTYPES = {
 _QUANTISED_DSA_ROW = 656
 # The newest release that runs prefill in a graph only where it is told to.
 _PREFILL_GRAPH_ON_REQUEST = (0, 5, 9)
-# The newest release whose rows follow either phase, in whatever role, and never tilelang.
+# The newest release whose rows follow either phase, in whatever role.
 _ROLES_SHARE_ROWS = (0, 5, 17)
+# Models with MLA, and the first release that this table knows them in.
+_MODELS = dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), (0, 5, 9))
+_MODELS |= dict.fromkeys(
+    ("deepseek_v32", "glm_moe_dsa", "kimi_k2", "kimi_k25", "glm5_next_text"), known_flags.SINCE
+)
 
 
 def load(name: str) -> Any:
@@ -50,8 +55,12 @@ def unjudged(options: argparse.Namespace, capability: str, release: str) -> list
         found.append("no --model-path is given")
     elif config is None:
         found.append(f"{options.model_path} is no folder with a readable config.json")
+    elif known_flags.numbers_of(release) < _MODELS.get(
+        str(config.get("model_type")), (sys.maxsize,)
+    ):
+        found.append(f"sglang {release} may not know a {config.get('model_type')} model")
     elif "index_topk" in config:
-        found += filter(None, [_unjudged_dsa(options, config, capability)])
+        found += filter(None, [_unjudged_dsa(options, config, capability, release)])
     elif options.kv_cache_dtype == "auto" and _may_state_dtype(options.model_path, config):
         found.append("the checkpoint may state a cache dtype: give --kv-cache-dtype")
     if names_backend(options) and not any(_names(options)[:3]):
@@ -60,7 +69,7 @@ def unjudged(options: argparse.Namespace, capability: str, release: str) -> list
 
 
 def _unjudged_dsa(
-    options: argparse.Namespace, config: Mapping[str, Any], capability: str
+    options: argparse.Namespace, config: Mapping[str, Any], capability: str, release: str
 ) -> str | None:
     if options.kv_cache_dtype == "fp8_e5m2":
         return "sglang may refuse fp8_e5m2 for this model: use --kv-cache-dtype fp8_e4m3"
@@ -72,7 +81,8 @@ def _unjudged_dsa(
         return "sglang may run no prefill graph: give --cuda-graph-backend-prefill"
     glm = str(config.get("model_type")).startswith("glm")
     asked = options.dsa_prefill_backend and options.dsa_decode_backend
-    if asked or capability.startswith(("9.", "10.")) or (glm and capability.startswith("12.")):
+    known = capability.startswith(("9.", "10.")) or (glm and capability.startswith("12."))
+    if asked or (known and known_flags.numbers_of(release) >= known_flags.SINCE):
         return None
     return "sglang picks by card: give --dsa-prefill-backend and --dsa-decode-backend"
 
@@ -162,7 +172,7 @@ def _pool_class(options: argparse.Namespace, dtype: str, is_dsa: bool) -> str:
 
 
 def _raw_dsa_rows(options: argparse.Namespace, capability: str | None, release: str) -> bool:
-    """Whether a DSA pool has raw rows: trtllm for either phase, or tilelang for both.
+    """Whether a DSA pool has raw rows: trtllm for either phase.
 
     Unset, both are trtllm on compute capability 10 and something else on other cards. A server
     of one role asks its own phase alone.
@@ -171,14 +181,16 @@ def _raw_dsa_rows(options: argparse.Namespace, capability: str | None, release: 
     prefill = options.dsa_prefill_backend or default
     decode = options.dsa_decode_backend or default
     roles = {"prefill": {prefill}, "decode": {decode}}
-    if _numbers(release) <= _ROLES_SHARE_ROWS:
+    if known_flags.numbers_of(release) <= _ROLES_SHARE_ROWS:
         return "trtllm" in (prefill, decode)
     asked = roles.get(options.disaggregation_mode, {prefill, decode})
-    return "trtllm" in asked or {prefill, decode} == {"tilelang"}
+    return "trtllm" in asked
 
 
 def _prefill_graph(options: argparse.Namespace, release: str) -> str:
-    default = "disabled" if _numbers(release) <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
+    default = (
+        "disabled" if known_flags.numbers_of(release) <= _PREFILL_GRAPH_ON_REQUEST else "breakable"
+    )
     return _stated_graph(options) or default
 
 
@@ -189,10 +201,6 @@ def _stated_graph(options: argparse.Namespace) -> str | None:
         return "tc_piecewise"
     stated: str | None = options.cuda_graph_backend_prefill
     return stated or known_flags.graph_of_prefill(options)
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:3])
 
 
 def _topk(options: argparse.Namespace) -> int:

@@ -74,6 +74,8 @@ def command_lines(folder: Path) -> dict[str, list[str]]:
 
 # Further arguments: the model, a card, what is given, the first mark and some of its words.
 FP8 = f"--attention-backend {NAME} --kv-cache-dtype fp8_e4m3"
+OWN_DRAFT = "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 "
+OWN_DRAFT += "--speculative-num-draft-tokens 4 --speculative-draft-model-path NARROW"
 ROLE = "--disaggregation-mode prefill"
 SPLIT = "--tp 8 --attn-cp-size 8 --enable-prefill-cp --cp-strategy interleave"
 SPLIT += " --enable-dsa-cache-layer-split --cuda-graph-backend-prefill disabled"
@@ -122,6 +124,35 @@ MORE = {
         "fix",
         "deterministic inference",
     ),
+    "a draft's own rows": (
+        "deepseek-r1",
+        "9.0",
+        f"{FP8} {OWN_DRAFT}",
+        "fix",
+        "of the draft, kv_lora",
+    ),
+    "a draft that is not cast": (
+        "deepseek-r1",
+        "9.0",
+        f"{FP8} {OWN_DRAFT} --speculative-draft-kv-cache-dtype bf16",
+        "ok",
+        "nothing",
+    ),
+    "a draft alone": (
+        "deepseek-r1",
+        "9.0",
+        f"--speculative-draft-attention-backend {NAME} --kv-cache-dtype fp8_e4m3 {OWN_DRAFT}",
+        "fix",
+        "kv_lora_rank + qk_rope_head_dim is 256",
+    ),
+    "stated next to the config": (
+        "modelopt",
+        "9.0",
+        f"--attention-backend {NAME}",
+        "ok",
+        "nothing",
+    ),
+    "a flag that is none": ("deepseek-r1", "9.0", f"{FP8} --no-such-flag", "fix", "unrecognized"),
     "no flag": ("deepseek-r1", "9.0", "--kv-cache-dtype fp8_e4m3", "fix", "no attention-backend"),
 }
 UNJUDGED = {
@@ -133,25 +164,39 @@ UNJUDGED = {
 
 
 def more_runs(folder: Path) -> dict[str, list[str]]:
-    whole, broken, stated = folder / "whole.yaml", folder / "broken", folder / "stated"
+    made = more_models(folder)
+    whole = folder / "whole.yaml"
     whole.write_text(f"model-path: {FOLDER}/deepseek-r1\n{CONFIG}")
-    for model in (broken, stated):
-        model.mkdir()
-    (broken / "config.json").write_text("{")
-    config = json.loads((FOLDER / "deepseek-r1" / "config.json").read_text())
-    config["quantization_config"]["kv_cache_quant_algo"] = "FP8"
-    (stated / "config.json").write_text(json.dumps(config))
-    paths = {model: str(FOLDER / model) for model in MODELS} | {"stated": str(stated)}
+    paths = {model: str(FOLDER / model) for model in MODELS} | made
     more = {
         name: [*(["--model-path", paths[model]] if model else []), *text.split()]
         for name, (model, _, text, *_) in MORE.items()
     }
-    texts = {name: text.replace("BROKEN", str(broken)) for name, text in UNJUDGED.items()}
-    more |= {name: text.split() for name, text in texts.items()}
-    return {
-        name: [str(whole) if part == "WHOLE" else part for part in line]
-        for name, line in more.items()
+    more |= {name: text.split() for name, text in UNJUDGED.items()}
+    words = {"WHOLE": str(whole), "BROKEN": made["broken"], "NARROW": made["narrow"]}
+    return {name: [words.get(part, part) for part in line] for name, line in more.items()}
+
+
+def more_models(folder: Path) -> dict[str, str]:
+    """Folders of checkpoints: one that is broken, one of a small latent, two that state a dtype."""
+    config = json.loads((FOLDER / "deepseek-r1" / "config.json").read_text())
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    stated = {**config["quantization_config"], "kv_cache_quant_algo": "FP8"}
+    quantised = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    texts = {
+        "broken": {"config.json": "{"},
+        "narrow": {"config.json": json.dumps(config | {"kv_lora_rank": 256})},
+        "stated": {"config.json": json.dumps(config | {"quantization_config": stated})},
+        "modelopt": {
+            "config.json": json.dumps(plain),
+            "hf_quant_config.json": json.dumps(quantised),
+        },
     }
+    for model, files in texts.items():
+        (folder / model).mkdir()
+        for name, text in files.items():
+            (folder / model / name).write_text(text)
+    return {model: str(folder / model) for model in texts}
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def test_a_server_with_another_backend_is_told_the_flag(overlay: Overlay, python
 
 
 def config(folder: Path, **fields: Any) -> str:
-    (folder / "config.json").write_text(json.dumps(fields))
+    (folder / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"} | fields))
     return str(folder)
 
 
