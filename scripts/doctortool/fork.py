@@ -9,14 +9,24 @@ from typing import Any
 
 
 def in_child(answer: Callable[[], Any]) -> Any:
-    """What `answer` returns in a forked child, by way of JSON."""
+    """What `answer` returns in a forked child, by way of JSON; RuntimeError where it fails."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         with os.fdopen(writer, "w") as stream:
-            json.dump(answer(), stream)
+            json.dump(_attempt(answer), stream)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as stream:
         text = stream.read()
     os.wait()
-    return json.loads(text)
+    found, failure = json.loads(text or '[null, "a child process died"]')
+    if failure:
+        raise RuntimeError(failure)
+    return found
+
+
+def _attempt(answer: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return answer(), ""
+    except BaseException as error:  # the child must not run on as its parent
+        return None, f"{type(error).__name__}: {error}"

@@ -35,13 +35,14 @@ _CHOICES: dict[tuple[str, ...], tuple[str, ...]] = {
         "kimi_k2",
     ),
     ("--reasoning-parser",): ("deepseek-r1", "deepseek-v3", "glm45", "kimi_k2", "qwen3"),
+    ("--log-level",): ("debug", "info", "warning", "error"),
     ("--schedule-policy",): ("fcfs", "lpm"),
     ("--disaggregation-transfer-backend",): ("mooncake", "nixl"),
 }
 _TEXTS = (
     ("--model-path", "--model"),
     ("--cuda-graph-config",),
-    *((f"--{name}",) for name in ("host", "api-key", "served-model-name", "log-level")),
+    *((f"--{name}",) for name in ("host", "api-key", "served-model-name")),
     *((f"--{name}",) for name in ("tokenizer-path", "chat-template", "dist-init-addr")),
 )
 _INTEGERS = (
@@ -55,7 +56,7 @@ _INTEGERS = (
     ("--speculative-ngram-max-bfs-breadth",),
     *((f"--speculative-{name}",) for name in ("num-steps", "num-draft-tokens")),
     *((f"--{name}",) for name in ("port", "nnodes", "node-rank", "base-gpu-id", "random-seed")),
-    *((f"--{name}",) for name in ("max-running-requests", "context-length")),
+    *((f"--{name}",) for name in ("max-running-requests",)),
 )
 _FRACTIONS = ("--mem-fraction-static", "--schedule-conservativeness", "--watchdog-timeout")
 _SWITCHES = (
@@ -150,6 +151,13 @@ def unknown(options: argparse.Namespace, release: str) -> Iterator[str]:
     twice = options.cuda_graph_backend_prefill is not None
     if options.cuda_graph_config is not None and (twice or graph_of_prefill(options) is None):
         yield "--cuda-graph-config is read by sglang alone"
+
+    if options.enable_dp_attention and options.tp_size % max(options.dp_size, 1):
+        yield "--dp-size does not divide --tp-size"
+    drafting = [options.speculative_num_steps, options.speculative_num_draft_tokens]
+    drafting.append(options.speculative_eagle_topk)
+    if drafting.count(None) in (1, 2) and (options.speculative_algorithm or "").upper() != "NGRAM":
+        yield "sglang alone completes flags of speculative decoding: give all three, or none"
 
 
 def graph_of_prefill(options: argparse.Namespace) -> str | None:

@@ -18,6 +18,7 @@ import io
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,18 @@ def resolve(arguments: Sequence[str], read: Read) -> Answer:
         told = end.code if isinstance(end.code, str) else said.getvalue().strip()
         return {"error": told.rpartition("error: ")[2] or "for a reason untold"}
     except (ValueError, AssertionError, NotImplementedError) as error:
-        return {"error": str(error)}
+        return {"error": str(error) or _failed(error)}
     except Exception as error:
-        return {"unjudged": str(error) or type(error).__name__}
+        return {"unjudged": str(error) or _failed(error)}
     finally:
         os.environ.clear()
         os.environ.update(environment)
+
+
+def _failed(error: BaseException) -> str:
+    """The line of code that failed without a word."""
+    line = traceback.extract_tb(error.__traceback__)[-1].line
+    return f"{type(error).__name__} of {line}"
 
 
 def _read(read: Read, *resolved: Any) -> Answer:

@@ -60,7 +60,7 @@ class Judged:
 def judge(
     executable: str | None, arguments: Sequence[str], cards: Sequence[str], release: str
 ) -> Judged:
-    """Ask the sglang of an interpreter, or the table where `executable` is None or can't tell.
+    """Ask the sglang of an interpreter, or the table where `executable` is None or has none.
 
     Raises `ValueError` with one sentence where the table finds a flag without its value.
     """
@@ -98,9 +98,9 @@ def ask(
 
 
 def answered(answer: Mapping[str, Any]) -> Server:
-    """One answer of sglang's; LookupError where it could not tell."""
+    """One answer of sglang's."""
     if "unjudged" in answer:
-        raise LookupError(f"sglang can't tell ({_sentence(answer['unjudged'])})")
+        return Server(unjudged=(f"sglang can't tell ({_sentence(answer['unjudged'])})",))
     if "error" in answer:
         return Server(refusal=_sentence(answer["error"]))
     support = server_arguments.load("support")
@@ -163,11 +163,11 @@ def _lines(server: Server, stock: bool) -> Iterator[Line]:
     if server.named and server.runs:
         found = f"sglang runs {server.runs} for this model: {support.NAME} does not serve it"
         yield Line(FIX, "model", found, "leave the attention backend to sglang")
+    elif server.unjudged:
+        return
     elif server.facts is None:
         found = f"no MLA model: {support.NAME} is sglang's flashinfer backend there"
         yield Line(NOTE, "model", found)
-    elif server.unjudged:
-        return
     elif stock:
         yield Line(NOTE, "server", "nothing is refused: the strategy is sglang's own code")
     else:

@@ -116,12 +116,21 @@ MORE = {
         "nothing",
     ),
     "a flag that is none": ("deepseek-r1", "9.0", f"{FP8} --no-such-flag", "fix", "unrecognized"),
+    "a refusal without a word": (
+        "deepseek-r1",
+        "9.0",
+        f"{FP8} --tp 8 --dp 3 --enable-dp-attention",
+        "fix",
+        "assert",
+    ),
     "no flag": ("deepseek-r1", "9.0", "--kv-cache-dtype fp8_e4m3", "fix", "no attention-backend"),
 }
 UNJUDGED = {
     "no folder": f"--model-path zai-org/GLM-5 {FP8}",
     "a draft that is no folder": f"--model-path {FOLDER}/deepseek-r1 {FP8} --speculative-algorithm"
     f" EAGLE {DRAFTS} --speculative-draft-model-path zai-org/draft",
+    "what sglang fails at": f"--model-path {FOLDER}/deepseek-r1 {FP8} --speculative-algorithm EAGLE"
+    " --speculative-num-steps 3",
     "broken": f"--model-path BROKEN {FP8}",
 }
 

@@ -132,8 +132,7 @@ def test_the_table_does_not_contradict_that(
 def test_a_model_that_is_not_here_is_not_judged(
     answers: Answers, runs: dict[str, list[str]], name: str
 ) -> None:
-    with pytest.raises(LookupError):
-        server.answered(answers["9.0"][name])
+    assert judged(server.answered(answers["9.0"][name]))[0].found.startswith("not judged")
     if name != "a draft that is no folder":
         assert by_table(runs[name], "9.0")[0].found.startswith("not judged")
 

@@ -14,6 +14,8 @@ from tests.tool.conftest import NAMED, SERVES, Doctor, Overlay
 from tests.tool.toy import Toy, install, uninstall
 
 NAME = "flashinfer_mla_compact"
+DRAFTS = ["--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"]
+DRAFTS += ["--speculative-num-draft-tokens", "4"]
 
 pytestmark = pytest.mark.usefixtures("no_card")
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_card")
         (["--enable-unified-memory"], "--enable-unified-memory"),
         (["--enable-pdmux"], "--enable-pdmux"),
         (["--kv-cache-dtype", "fp4_e2m1"], "--kv-cache-dtype"),
-        (["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "4"], "topk 1"),
+        ([*DRAFTS, "--speculative-eagle-topk", "4"], "topk 1"),
         (["--speculative-algorithm", "NGRAM"], "bfs-breadth 1"),
     ],
 )
@@ -43,7 +45,7 @@ def test_refused_arguments_are_named_with_their_remedy(
     [
         [],
         ["--page-size", "64", "--tp", "8", "--mem-fraction-static=0.9", "--trust-remote-code"],
-        ["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "1"],
+        [*DRAFTS, "--speculative-eagle-topk", "1"],
         ["--speculative-algorithm", "NGRAM", "--speculative-ngram-max-bfs-breadth", "1"],
         ["--kv-cache-dtype", "fp8_e5m2"],
     ],
