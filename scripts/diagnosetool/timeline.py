@@ -42,8 +42,8 @@ class Timeline:
         modes: the modes of all passes that it named.
         engine: who named them, "sglang" or "vLLM".
         copies: recorded copies by the id that their kernels carry.
-        lane: process id and device number of the device that is kept, the first in the file.
-        devices: how many devices the trace holds.
+        lane: process id and device number of the device that is kept, the first with a kernel.
+        devices: how many devices run kernels in the trace.
         windows: from when to when all kernels were kept, in microseconds.
         cut: the file ends early.
         kernels_left_out: kernels of that device that were not kept, as there are too many.
@@ -77,7 +77,7 @@ def read_timeline(stream: EventStream) -> Timeline:
         try:
             category = event.get("cat")
             if category in GPU_CATEGORIES:
-                if lanes.setdefault(device_lane(event), len(lanes)) == 0:
+                if _numbered(lanes, event) == 0:
                     _add_kernel(sample, event, names)
             elif category in (GPU_MARK, HOST_MARK):
                 _add_mark(timeline, marks, event)
@@ -94,6 +94,15 @@ def read_timeline(stream: EventStream) -> Timeline:
     timeline.windows = sample.windows(stream.truncated)
     _place_spans(timeline, marks, launches)
     return timeline
+
+
+def _numbered(lanes: dict[tuple[Any, Any], int], event: Event) -> int | None:
+    """The number of the event's device, in order of first kernels; None before it runs one.
+
+    A process may set memory on a device that another one computes on.
+    """
+    lane = device_lane(event)
+    return lanes.setdefault(lane, len(lanes)) if event["cat"] == "kernel" else lanes.get(lane)
 
 
 def _place_spans(timeline: Timeline, marks: Marks, launches: array[float]) -> None:

@@ -205,6 +205,14 @@ def test_ranks_merged_into_one_file_are_told_apart(tmp_path: Path) -> None:
     assert "2 devices" in found["notes"][0]
 
 
+def test_a_device_without_kernels_is_not_the_one_that_is_judged(tmp_path: Path) -> None:
+    memset = {"ph": "X", "cat": "gpu_memset", "name": "Memset", "pid": 9, "ts": 0.0, "dur": 1.0}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([memset, *events(Server())]))
+    found = answer(path)
+    assert (found["verdict"], found["notes"]) == ("cast", [])
+
+
 def test_only_so_many_kernels_are_kept(trace: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "KERNEL_LIMIT", 60)
     source = EventStream(str(trace(steps=50)))
