@@ -57,7 +57,9 @@ class EventStream:
         try:
             with _open(self.path) as raw, closing(self._chunks(raw)) as chunks:
                 yield from self._events(chunks, self._find_list(chunks))
+                cut = self.truncated
                 self._read_tail(chunks)
+                self.truncated = cut  # what follows the events is none of them
         except OSError as error:
             reason = error.strerror or str(error)
             raise TraceError(f"{self.path} can't be read ({reason}): {_REMEDY}.") from None

@@ -72,6 +72,12 @@ def test_a_truncated_file_gives_its_whole_events(trace: Make, tmp_path: Path, ke
     assert len(events) > 0.25 * len(whole)
 
 
+def test_what_follows_the_packed_trace_does_not_cut_it(trace: Make, tmp_path: Path) -> None:
+    path = tmp_path / "longer.json.gz"
+    path.write_bytes(gzip.compress(trace().read_bytes()) + b"more")
+    assert not read(path)[1].truncated
+
+
 def test_a_truncated_gzip_file_gives_its_whole_events(trace: Make, tmp_path: Path) -> None:
     packed = trace("a.json.gz").read_bytes()
     events, source = read(written(tmp_path, packed[: len(packed) // 2]))
