@@ -73,6 +73,7 @@ _SWITCHES = (
 _UPPER_CASE = ("--speculative-algorithm",)  # newer releases take it in lower case, too
 # A line of a --config file that needs no YAML to be read.
 _PLAIN = re.compile(r"([a-z][a-z0-9-]*): +(?!(?:null|~)\b)([\w./+-]+) *")
+_BOOLEAN = re.compile(r"true|false|yes|no|on|off", re.I)
 # The last release with a flag, and the first with the newer ones, of those that are pinned.
 _UNTIL = {"nsa-prefill-backend": (0, 5, 17), "nsa-decode-backend": (0, 5, 17)}
 _UNTIL["enable-piecewise-cuda-graph"] = (0, 5, 9)
@@ -123,7 +124,10 @@ def _with_config(arguments: list[str]) -> list[str]:
         return arguments
     found = [_PLAIN.fullmatch(line) for line in lines if line.strip() and line[0] != "#"]
     pairs = [(match[1], match[2]) for match in found if match]
-    if len(pairs) < len(found):
+    texts = [
+        key for key, value in pairs if _BOOLEAN.fullmatch(value) and f"--{key}" not in _SWITCHES
+    ]
+    if texts or len(pairs) < len(found):
         return arguments
     given = [[f"--{key}", *([value] * (value != "true"))] for key, value in pairs]
     stated = [part for flag in given if flag[1:] != ["false"] for part in flag]

@@ -195,12 +195,13 @@ def _prefill_graph(options: argparse.Namespace, release: str) -> str:
 
 
 def _stated_graph(options: argparse.Namespace) -> str | None:
+    """The prefill graph that the arguments name; a name counts more than a switch."""
+    stated: str | None = options.cuda_graph_backend_prefill
+    if stated := stated or known_flags.graph_of_prefill(options):
+        return stated
     if options.disable_prefill_cuda_graph or options.disable_cuda_graph:
         return "disabled"
-    if options.enable_piecewise_cuda_graph:
-        return "tc_piecewise"
-    stated: str | None = options.cuda_graph_backend_prefill
-    return stated or known_flags.graph_of_prefill(options)
+    return "tc_piecewise" if options.enable_piecewise_cuda_graph else None
 
 
 def _topk(options: argparse.Namespace) -> int:

@@ -116,6 +116,13 @@ MORE = {
         "nothing",
     ),
     "a flag that is none": ("deepseek-r1", "9.0", f"{FP8} --no-such-flag", "fix", "unrecognized"),
+    "a graph that is named, and switched off": (
+        "glm-5",
+        "9.0",
+        f"{FP8} {RAW} --cuda-graph-backend-prefill full --disable-prefill-cuda-graph",
+        "fix",
+        "full prefill graph",
+    ),
     "a refusal without a word": (
         "deepseek-r1",
         "9.0",

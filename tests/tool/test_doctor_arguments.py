@@ -91,6 +91,12 @@ def test_what_the_table_can_not_judge_is_never_well(doctor: Doctor, arguments: l
     assert line["mark"] != "ok"
 
 
+def test_a_file_with_a_text_that_yaml_takes_for_a_boolean_is_left_to_sglang(tmp_path: Path) -> None:
+    (tmp_path / "server.yaml").write_text("served-model-name: true\nenable-pdmux: true\n")
+    options = known_flags.parse(["--config", str(tmp_path / "server.yaml")])
+    assert options.passed_over == ["--config"]
+
+
 def test_a_config_that_is_broken_is_not_judged(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     line = doctor(*SERVES, "--model-path", str(tmp_path))["server"]
