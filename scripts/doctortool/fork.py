@@ -13,7 +13,7 @@ def in_child(answer: Callable[[], Any]) -> Any:
     reader, writer = os.pipe()
     if os.fork() == 0:
         with os.fdopen(writer, "w") as stream:
-            json.dump(_attempt(answer), stream)
+            stream.write(_attempt(answer))
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as stream:
@@ -25,8 +25,9 @@ def in_child(answer: Callable[[], Any]) -> Any:
     return found
 
 
-def _attempt(answer: Callable[[], Any]) -> tuple[Any, str]:
+def _attempt(answer: Callable[[], Any]) -> str:
+    """JSON of the answer and of what failed."""
     try:
-        return answer(), ""
+        return json.dumps([answer(), ""])
     except BaseException as error:  # the child must not run on as its parent
-        return None, f"{type(error).__name__}: {error}"
+        return json.dumps([None, f"{type(error).__name__}: {error}"])

@@ -55,9 +55,7 @@ def unjudged(options: argparse.Namespace, capability: str, release: str) -> list
         found.append("no --model-path is given")
     elif config is None:
         found.append(f"{options.model_path} is no folder with a readable config.json")
-    elif known_flags.numbers_of(release) < _MODELS.get(
-        str(config.get("model_type")), (sys.maxsize,)
-    ):
+    elif not _is_known(config, release):
         found.append(f"sglang {release} may not know a {config.get('model_type')} model")
     elif "index_topk" in config:
         found += filter(None, [_unjudged_dsa(options, config, capability, release)])
@@ -66,6 +64,11 @@ def unjudged(options: argparse.Namespace, capability: str, release: str) -> list
     if names_backend(options) and not any(_names(options)[:3]):
         found.append("sglang alone tells what a draft reads")
     return found
+
+
+def _is_known(config: Mapping[str, Any], release: str) -> bool:
+    since = _MODELS.get(str(config.get("model_type")))
+    return since is not None and known_flags.numbers_of(release) >= since
 
 
 def _unjudged_dsa(
@@ -128,7 +131,7 @@ def model_config(options: argparse.Namespace) -> dict[str, Any] | None:
 def query_heads(options: argparse.Namespace) -> int | None:
     """Query heads of a rank; None where no local config.json states the model's."""
     heads = (model_config(options) or {}).get("num_attention_heads")
-    share = options.tp_size // (options.dp_size if options.enable_dp_attention else 1)
+    share = options.tp_size // max(options.dp_size if options.enable_dp_attention else 1, 1)
     return heads // max(share, 1) if isinstance(heads, int) else None
 
 
