@@ -66,7 +66,7 @@ def _judge(needs: Needs, there: Modules, target: Upstream, name: str) -> Change:
             others = {other for row in rows for other in row.others} - {name}
             mild = any(map(there.find, others)) or all(row.optional for row in rows)
             return Change(name, Judged.READ if mild else Judged.BROKEN, lines, ("it is gone",))
-        if new.nodes == old.nodes and not isinstance(new.node, ast.ClassDef):
+        if new == old and not isinstance(new.node, ast.ClassDef):
             return Change(name, Judged.UNTOUCHED, lines)
         faults = needs.faults(there, name, new) - needs.faults(needs.tree, name, old)
     except SyntaxError as error:

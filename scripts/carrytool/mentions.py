@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from overlaytool.contract.symbols import Read, parsed
+from overlaytool.contract.normal import parsed
+from overlaytool.contract.symbols import Read
 
 _LONGEST = 72
 _NOT_RUN = ("annotation", "returns")

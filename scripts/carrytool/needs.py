@@ -54,7 +54,8 @@ class Needs:
         """Every use, also of names that the release does not have."""
         for file in self._pin.overlay():
             if file.startswith(PACKAGE) and file.endswith(".py"):
-                yield from uses.of_module(file, self.tree, self._holds)
+                source = self._pin.overlay()[file].read_bytes()
+                yield from uses.of_module(file, source, self.tree, self._holds)
         yield from self._of_patches()
         for line, names in self._imitates.items():
             if (self._pin.folder / line.partition(":")[0]).exists() or ".py: " in line:
@@ -132,7 +133,7 @@ def _function(tree: Modules, found: Definition) -> ast.FunctionDef | None:
 def _abstract(tree: Modules, found: Definition) -> set[str]:
     """The methods that a class leaves to those that derive from it."""
     open_: set[str] = set()
-    for cls in reversed([found, *tree.ancestors(found)]):
+    for cls in reversed(tree.line(found)):
         for node in (n for n in getattr(cls.node, "body", []) if isinstance(n, ast.FunctionDef)):
             marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
             (open_.add if "abstractmethod" in marks else open_.discard)(node.name)

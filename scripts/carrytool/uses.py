@@ -39,15 +39,13 @@ class Use:
     others: Names = ()
 
 
-def of_module(file: str, tree: Modules, holds: Mapping[str, Names]) -> list[Use]:
+def of_module(file: str, source: bytes, tree: Modules, holds: Mapping[str, Names]) -> list[Use]:
     """The uses in one module; `tree` holds the overlay and upstream.
 
     Raises `Refusal` (1) where an attribute of something unknown is read.
     """
     reader = _Reader(file, tree, holds)
-    module = tree.parse(file)
-    assert module is not None
-    reader.visit(module)
+    reader.visit(ast.parse(source))
     return reader.uses
 
 
@@ -96,10 +94,10 @@ class _Reader(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer = self._parents
-        ancestors = self._tree.ancestors(Definition(self._file, (node,)))
-        self._parents = [found for found in ancestors if not is_ours(found)]
+        line = self._tree.line(Definition(self._file, (node,)))
+        self._parents = [found for found in line if not is_ours(found)]
         names = tuple(dict.fromkeys(map(_named, self._parents)))
-        bases = {base for cls in self._parents for base in map(_named, self._tree.ancestors(cls))}
+        bases = {base for cls in self._parents for base in map(_named, self._tree.line(cls)[1:])}
         self._add(tuple(name for name in names if name not in bases), node, head=False)
         self._add(tuple(name for name in names if name in bases), node)
         for method in (child for child in node.body if isinstance(child, ast.FunctionDef)):
