@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Bound(NamedTuple):
     under: ast.AST | None = None
 
 
-Names = Mapping[str, list[Bound]]
+Names = Mapping[str, Sequence[Bound]]
 
 
 @cache

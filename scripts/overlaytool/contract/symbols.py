@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -13,10 +13,7 @@ from overlaytool.contract.bindings import Bound, bound_in_class, bound_in_module
 Read = Callable[[str], bytes | None]
 MAX_IMPORT_HOPS = 8
 # Python calls these of a class that nobody names them of.
-_IMPLICIT = (
-    "__getattribute__ __setattr__ __delattr__ __new__ __copy__ __reduce_ex__ "
-    "__init_subclass__ __class_getitem__ __set_name__ __get__ __set__"
-).split()
+_IMPLICIT = ("__getattribute__", "__setattr__", "__new__", "__copy__", "__init_subclass__")
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,13 @@ class Definition:
 
     @property
     def node(self) -> ast.stmt:
-        """The statement that holds in the end."""
-        return next((n for n in reversed(self.nodes) if not _imports(n)), self.nodes[-1])
+        """The statement that holds in the end; of a class made again of itself, the class."""
+        last = next((n for n in reversed(self.nodes) if not _imports(n)), self.nodes[-1])
+        classes = [n for n in self.nodes if isinstance(n, ast.ClassDef)]
+        if not classes or not isinstance(last, ast.Assign):
+            return last
+        words = {n.id for n in ast.walk(last) if isinstance(n, ast.Name)}
+        return next((n for n in reversed(classes) if n.name in words), last)
 
 
 class Modules:
@@ -111,7 +113,8 @@ class Modules:
         if not isinstance(found.node, ast.ClassDef):
             return found
         implicit = [one for name in _IMPLICIT if (one := self.member(found, name))]
-        nodes = (_bodiless(found.node), *(node for one in implicit for node in one.nodes))
+        heads = (_bodiless(n) if isinstance(n, ast.ClassDef) else n for n in found.nodes)
+        nodes = (*heads, *(node for one in implicit for node in one.nodes))
         return Definition(found.file, nodes, found.around)
 
     def _classes(self, file: str, expression: ast.expr) -> Iterator[Definition]:
@@ -184,7 +187,7 @@ def _joined(found: list[Definition]) -> Definition:
     return Definition(last.file, tuple(dict.fromkeys(nodes)), tuple(dict.fromkeys(around)))
 
 
-def _defined(file: str, rows: list[Bound]) -> Definition:
+def _defined(file: str, rows: Sequence[Bound]) -> Definition:
     around = dict.fromkeys(row.under for row in rows if row.under)
     return Definition(file, tuple(row.node for row in rows), tuple(around))
 
