@@ -150,7 +150,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         args = [arg for given in node.args for arg in self._unpacked(given)]
         call = ast.Call(node.func, args, node.keywords)
-        self._add(self._targets(node.func), node, call=call)
+        self._add(self._targets(node.func), node, call=call, imported=self._of_module(node.func))
         self._add(self._looked_up(node), node, optional=True)
         match node:
             case ast.Call(
@@ -181,7 +181,7 @@ class _Reader(ast.NodeVisitor):
                 f"{self._file}:{node.lineno} reads .{node.attr} of {base.id}: "
                 f"say under [holds] in contract.toml what {base.id} is"
             )
-        self._add(self._targets(node), node)
+        self._add(self._targets(node), node, imported=self._of_module(node))
         self._add(tuple(filter(self._is_class, self._stands_for(base))), node)
         self.generic_visit(node)
 
@@ -219,6 +219,13 @@ class _Reader(ast.NodeVisitor):
             ):
                 return self._holds.get(name, ())
         return ()
+
+    def _of_module(self, node: ast.AST) -> bool:
+        """Whether a name is looked up in a module, which has to have it itself."""
+        match node:
+            case ast.Attribute(ast.Name(module)):
+                return self._is_module(module)
+        return False
 
     def _is_module(self, name: str) -> bool:
         return any(":" not in one for one in self._stands_for(ast.Name(name)))
