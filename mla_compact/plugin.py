@@ -98,14 +98,14 @@ def _with_ours(create: Callable[..., Any]) -> Callable[..., Any]:
     stamps = "stamps_children" in inspect.signature(create).parameters
 
     @functools.wraps(create)
-    def chosen(self: Any, name: str, backends: dict[str, Any], *more: Any, **named: Any) -> Any:
+    def chosen(draft: Any, name: str, backends: dict[str, Any], *more: Any, **named: Any) -> Any:
         def ours() -> Any:
-            decodes = backends["flashinfer"] == self._create_flashinfer_decode_backend
+            decodes = backends["flashinfer"] == draft._create_flashinfer_decode_backend
             build = _factory().create_draft_decode_backend if decodes else _extend
             # Releases that stamp a backend with the name take both from here.
-            return (NAME, build(self)) if stamps else build(self)
+            return (NAME, build(draft)) if stamps else build(draft)
 
-        return create(self, name, {**backends, NAME: ours}, *more, **named)
+        return create(draft, name, {**backends, NAME: ours}, *more, **named)
 
     return chosen
 

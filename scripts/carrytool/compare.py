@@ -44,7 +44,19 @@ def compare(needs: Needs, own: Upstream, target: Upstream) -> list[Change]:
     found = [_judge(needs, there, target, name) for name in needs.uses]
     changed = {change.name for change in found if change.verdict is not Judged.UNTOUCHED}
     rows = [c for c in found if c.verdict is not Judged.UNTOUCHED and not _covered(c, changed)]
-    return [*rows, *_mentions(needs, own, target)]
+    if any(change.verdict is Judged.UNREAD for change in rows):
+        return rows
+    try:
+        return [*rows, *_gained(needs, there), *_mentions(needs, own, target)]
+    except SyntaxError as error:
+        raise Refusal(f"a file of {target.name} does not parse: {error}", Exit.UNTRIED) from None
+
+
+def _gained(needs: Needs, there: Modules) -> Iterator[Change]:
+    for name, lines in needs.gained(there).items():
+        yield Change(
+            name, Judged.READ, tuple(dict.fromkeys(lines)), ("ours uses it, and it is new",)
+        )
 
 
 def _covered(change: Change, changed: set[str]) -> bool:
@@ -65,8 +77,9 @@ def _judge(needs: Needs, there: Modules, target: Upstream, name: str) -> Change:
         if new is None:
             others = {other for row in rows for other in row.others} - {name}
             mild = any(map(there.find, others)) or all(row.optional for row in rows)
+            mild = mild or there.hides(name)
             return Change(name, Judged.READ if mild else Judged.BROKEN, lines, ("it is gone",))
-        if new.nodes == old.nodes and not isinstance(new.node, ast.ClassDef):
+        if new == old and not isinstance(new.node, ast.ClassDef):
             return Change(name, Judged.UNTOUCHED, lines)
         faults = needs.faults(there, name, new) - needs.faults(needs.tree, name, old)
     except SyntaxError as error:
@@ -113,15 +126,13 @@ def _folded(line: str) -> list[str]:
 
 
 def _mentions(needs: Needs, own: Upstream, target: Upstream) -> Iterator[Change]:
-    members = {name.rpartition(".")[2] for name in needs.uses}
+    classes, members = needs.classes_and_members()
     files = sorted({*own.files, *target.files})
     moved = [file for file in files if own.read(file) != target.read(file)]
-    try:
-        here, there = (
-            mentions.in_tree(moved, side.read, needs.mentioned, members) for side in (own, target)
-        )
-    except SyntaxError as error:
-        raise Refusal(f"a file that names us does not parse: {error}", Exit.UNTRIED) from None
+    here, there = (
+        mentions.in_tree(moved, side.read, needs.mentioned, classes, members)
+        for side in (own, target)
+    )
     rows = mentions.changes(here, there)
     if rows:
         diff = tuple(f"{mark}{place.file}:{place.function}: {place.code}" for mark, place in rows)

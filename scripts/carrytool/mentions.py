@@ -1,4 +1,4 @@
-"""The places of a tree where certain names stand: as a string, as a name, or as a base class.
+"""The places of a tree where certain names stand: as a string, a name, or what is built upon.
 
 A place has no line number and none of the code around it, so it outlives changes there.
 """
@@ -6,14 +6,19 @@ A place has no line number and none of the code around it, so it outlives change
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
-from overlaytool.contract.symbols import Read, parsed
+from overlaytool.contract.symbols import Read
 
 _LONGEST = 72
 _NOT_RUN = ("annotation", "returns")
+_parsed = lru_cache(512)(ast.parse)  # two releases share most of their files
+_BUILDS = re.compile(rb"^[ \t]*(class \w+\([^)]*|\w+\.\w+ =)", re.MULTILINE)
+_WORD = re.compile(rb"\w+")
 _LITERALS = (ast.List, ast.Set, ast.Tuple, ast.Dict)
 
 
@@ -26,22 +31,49 @@ class Place(NamedTuple):
 
 
 def in_tree(
-    files: Iterable[str], read: Read, names: Mapping[str, bool], members: Collection[str] = ()
+    files: Iterable[str],
+    read: Read,
+    names: Mapping[str, bool],
+    classes: Collection[str] = (),
+    members: Collection[str] = (),
 ) -> Counter[Place]:
     """Every place of the names in these files; raises `SyntaxError`.
 
-    A name counts as a string, and as an identifier where it says True. A class that derives from
-    one of them is a place with those `members` that it overrides.
+    A name counts as a string, and as an identifier where it says True. Of `classes` those places
+    count that set or override one of the `members`.
     """
     found: Counter[Place] = Counter()
     quick = [f"{q}{name}{q}".encode() for name in names for q in "'\""]
     quick += [name.encode() for name, identifier in names.items() if identifier]
+    upon = {name.encode() for name in classes} - {name.encode() for name in names}
     for file in files:
         source = read(file) or b""
         if any(mark in source for mark in quick):
-            rows = _places(parsed(source), "", [], names)
+            rows = _places(_parsed(source), "", [], names)
             found.update(Place(file, scope, _code(path, members)) for scope, path in rows)
+        built = {word for row in _BUILDS.findall(source) for word in _WORD.findall(row)} & upon
+        if built:
+            tree, bases = _parsed(source), {word.decode() for word in built}
+            found.update(_built_upon(file, tree, bases, members))
     return found
+
+
+def _built_upon(
+    file: str, tree: ast.Module, classes: set[str], members: Collection[str]
+) -> Iterator[Place]:
+    """Where a module sets a member of these classes, or a class of it overrides one."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(bases=bases):
+                code = _code([node], members)
+                if (
+                    " overrides " in code
+                    and {n.id for n in bases if isinstance(n, ast.Name)} & classes
+                ):
+                    yield Place(file, node.name, code)
+            case ast.Attribute(ast.Name(owner), name, ast.Store()):
+                if owner in classes and name in members:
+                    yield Place(file, "", f"{owner}.{name} =")
 
 
 def _places(

@@ -6,7 +6,8 @@ import ast
 import difflib
 from collections.abc import Iterator, Mapping
 
-from overlaytool.contract.symbols import Modules, parsed
+from overlaytool.contract.normal import parsed
+from overlaytool.contract.symbols import Modules
 from overlaytool.patch import Patch, forward
 
 from carrytool.uses import Names, Use

@@ -9,12 +9,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from overlaytool.contract.normal import text
 from overlaytool.contract.symbols import Definition, Modules
 from overlaytool.errors import Refusal
 
 PACKAGE = "sglang/srt/layers/attention/flashinfer_mla_compact/"
+PLUGIN = "mla_compact/"
 Names = tuple[str, ...]
 
 
@@ -39,20 +42,21 @@ class Use:
     others: Names = ()
 
 
-def of_module(file: str, tree: Modules, holds: Mapping[str, Names]) -> list[Use]:
+def of_module(file: str, source: bytes, tree: Modules, holds: Mapping[str, Names]) -> list[Use]:
     """The uses in one module; `tree` holds the overlay and upstream.
 
     Raises `Refusal` (1) where an attribute of something unknown is read.
     """
     reader = _Reader(file, tree, holds)
-    module = tree.parse(file)
-    assert module is not None
-    reader.visit(module)
+    reader.visit(_parsed(source))
     return reader.uses
 
 
+_parsed = cache(ast.parse)  # each tree that is compared has the same ones
+
+
 def is_ours(definition: Definition) -> bool:
-    return definition.file.startswith(PACKAGE)
+    return definition.file.startswith((PACKAGE, PLUGIN))
 
 
 class _Reader(ast.NodeVisitor):
@@ -70,7 +74,7 @@ class _Reader(ast.NodeVisitor):
         if head:
             names = tuple(f"{name}()" if self._is_class(name) else name for name in names)
         line = f"{self._file.removeprefix(PACKAGE)}:{getattr(node, 'lineno', 0)}"
-        first = ast.unparse(node).split("\n")[0]
+        first = text(node).split("\n")[0]
         self.uses += [Use(name, f"{line} {first}", others=names, **more) for name in names]
 
     def _is_class(self, name: str) -> bool:
@@ -96,10 +100,10 @@ class _Reader(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer = self._parents
-        ancestors = self._tree.ancestors(Definition(self._file, (node,)))
-        self._parents = [found for found in ancestors if not is_ours(found)]
+        line = self._tree.line(Definition(self._file, (node,)))
+        self._parents = [found for found in line if not is_ours(found)]
         names = tuple(dict.fromkeys(map(_named, self._parents)))
-        bases = {base for cls in self._parents for base in map(_named, self._tree.ancestors(cls))}
+        bases = {base for cls in self._parents for base in map(_named, self._tree.line(cls)[1:])}
         self._add(tuple(name for name in names if name not in bases), node, head=False)
         self._add(tuple(name for name in names if name in bases), node)
         for method in (child for child in node.body if isinstance(child, ast.FunctionDef)):
@@ -119,24 +123,34 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
-        (target, *_) = node.targets
-        if isinstance(target, ast.Name):
-            self._tuples[target.id] = getattr(node.value, "elts", [ast.Starred(target)])
-            words = [n for n in ast.walk(node.value) if isinstance(n, ast.Constant | ast.Name)]
-            self._paths[target.id] = tuple(p for word in words for p in self._path(word))
-            if names := self._looked_up(node.value) or self._stands_for(node.value):
+        self._hold(node.targets[0], node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.generic_visit(node)
+        self._hold(node.target, node.value)
+
+    def _hold(self, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name) and value:
+            self._tuples[target.id] = getattr(value, "elts", [ast.Starred(target)])
+            self._paths[target.id] = tuple(p for n in ast.walk(value) for p in self._path(n))
+            if names := self._looked_up(value) or self._stands_for(value):
                 self._known[target.id] = names
 
-    def _path(self, word: ast.Constant | ast.Name) -> Names:
-        if isinstance(word, ast.Name):
-            return self._paths.get(word.id, ())
-        dotted = isinstance(word.value, str) and word.value.startswith("sglang.")
-        return (str(word.value),) if dotted else ()
+    def _path(self, node: ast.AST) -> Names:
+        """The modules of upstream that an expression names as a string."""
+        match node:
+            case ast.Name(name):
+                return self._paths.get(name, ())
+            case ast.Constant(str(path)) if path.startswith("sglang."):
+                return (path,)
+            case ast.JoinedStr([ast.FormattedValue(ast.Name(name)), ast.Constant(str(rest))]):
+                return tuple(f"{path}{rest}" for path in self._paths.get(name, ()))
+        return ()
 
     def visit_Call(self, node: ast.Call) -> None:
         args = [arg for given in node.args for arg in self._unpacked(given)]
         call = ast.Call(node.func, args, node.keywords)
-        self._add(self._targets(node.func), node, call=call)
+        self._add(self._targets(node.func), node, call=call, imported=self._of_module(node.func))
         self._add(self._looked_up(node), node, optional=True)
         match node:
             case ast.Call(
@@ -167,7 +181,7 @@ class _Reader(ast.NodeVisitor):
                 f"{self._file}:{node.lineno} reads .{node.attr} of {base.id}: "
                 f"say under [holds] in contract.toml what {base.id} is"
             )
-        self._add(self._targets(node), node)
+        self._add(self._targets(node), node, imported=self._of_module(node))
         self._add(tuple(filter(self._is_class, self._stands_for(base))), node)
         self.generic_visit(node)
 
@@ -180,7 +194,8 @@ class _Reader(ast.NodeVisitor):
             case ast.Attribute(ast.Call(func=ast.Name("super")), name):
                 return self._inherited(name)
             case ast.Attribute(base, name):
-                return tuple(f"{owner}.{name}" for owner in self._stands_for(base))
+                owners = self._stands_for(base)
+                return tuple(f"{one}{'.' if ':' in one else ':'}{name}" for one in owners)
         return ()
 
     def _inherited(self, name: str) -> Names:
@@ -188,9 +203,15 @@ class _Reader(ast.NodeVisitor):
         return tuple(f"{owner}.{name}" for owner in owners[:1])
 
     def _stands_for(self, node: ast.AST) -> Names:
+        """The classes that an expression holds an instance of, or the modules that it is."""
         match node:
             case ast.Name(name) if name in self._known:
                 return self._known[name]
+            case ast.Attribute(ast.Name(module), name) if self._is_module(module):
+                return self._targets(node)
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[path]):
+                files = map(self._tree.module, self._path(path))
+                return tuple(file for file in files if file)
             case (
                 ast.Name(name)
                 | ast.Attribute(attr=name)
@@ -198,6 +219,16 @@ class _Reader(ast.NodeVisitor):
             ):
                 return self._holds.get(name, ())
         return ()
+
+    def _of_module(self, node: ast.AST) -> bool:
+        """Whether a name is looked up in a module, which has to have it itself."""
+        match node:
+            case ast.Attribute(ast.Name(module)):
+                return self._is_module(module)
+        return False
+
+    def _is_module(self, name: str) -> bool:
+        return any(":" not in one for one in self._stands_for(ast.Name(name)))
 
 
 def _named(cls: Definition) -> str:

@@ -67,7 +67,7 @@ def test_an_edit_of_what_does_not_run_or_is_not_ours_is_untouched(label: str) ->
 
 @pytest.mark.parametrize("label", HARMLESS)
 def test_an_edit_that_harms_nothing_is_not_broken(label: str) -> None:
-    assert worst(edited(HARMLESS[label])) is not Judged.BROKEN
+    assert worst(edited(HARMLESS[label])) in (Judged.UNTOUCHED, Judged.READ)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_every_line_that_is_stated_by_hand_is_there() -> None:
     said = tomllib.loads((REPOSITORY / "contract.toml").read_text())["imitates"]
     package = REPOSITORY / "overlay" / PACKAGE
     for file, _, line in (text.partition(": ") for text in said):
-        files = [package / file, *REPOSITORY.glob(f"patches/*/{file}")]
+        files = [package / file, REPOSITORY / file, *REPOSITORY.glob(f"patches/*/{file}")]
         assert any(line in found.read_text() for found in files if found.exists()), line
 
 

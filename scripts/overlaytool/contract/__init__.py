@@ -11,7 +11,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 
-from overlaytool.contract import normal
 from overlaytool.contract.symbols import Modules, Read
 from overlaytool.errors import Exit, Refusal
 from overlaytool.pin import Pin
@@ -65,4 +64,4 @@ def digest_of(modules: Modules, name: str) -> str:
         found = modules.find(name)
     except SyntaxError:
         return "unread"
-    return normal.digest(found.nodes) if found else "gone"
+    return found.digest if found else "gone"
