@@ -9,14 +9,14 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from overlaytool.contract.symbols import Read
 
+from carrytool.uses import parsed
+
 _LONGEST = 72
 _NOT_RUN = ("annotation", "returns")
-_parsed = lru_cache(512)(ast.parse)  # two releases share most of their files
 _BUILDS = re.compile(rb"^[ \t]*(class \w+\([^)]*|\w+\.\w+ =)", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 _LITERALS = (ast.List, ast.Set, ast.Tuple, ast.Dict)
@@ -49,11 +49,11 @@ def in_tree(
     for file in files:
         source = read(file) or b""
         if any(mark in source for mark in quick):
-            rows = _places(_parsed(source), "", [], names)
+            rows = _places(parsed(source), "", [], names)
             found.update(Place(file, scope, _code(path, members)) for scope, path in rows)
         built = {word for row in _BUILDS.findall(source) for word in _WORD.findall(row)} & upon
         if built:
-            tree, bases = _parsed(source), {word.decode() for word in built}
+            tree, bases = parsed(source), {word.decode() for word in built}
             found.update(_built_upon(file, tree, bases, members))
     return found
 

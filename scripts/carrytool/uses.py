@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from overlaytool.contract.normal import text
@@ -19,6 +19,7 @@ from overlaytool.errors import Refusal
 PACKAGE = "sglang/srt/layers/attention/flashinfer_mla_compact/"
 PLUGIN = "mla_compact/"
 Names = tuple[str, ...]
+parsed = lru_cache(512)(ast.parse)  # trees that are compared share most files, and all have ours
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,8 @@ def of_module(file: str, source: bytes, tree: Modules, holds: Mapping[str, Names
     Raises `Refusal` (1) where an attribute of something unknown is read.
     """
     reader = _Reader(file, tree, holds)
-    reader.visit(_parsed(source))
+    reader.visit(parsed(source))
     return reader.uses
-
-
-_parsed = cache(ast.parse)  # each tree that is compared has the same ones
 
 
 def is_ours(definition: Definition) -> bool:

@@ -42,8 +42,12 @@ _CHOICES: dict[tuple[str, ...], tuple[str, ...]] = {
 _TEXTS = (
     ("--model-path", "--model"),
     ("--cuda-graph-config",),
-    *((f"--{name}",) for name in ("host", "api-key", "served-model-name")),
-    *((f"--{name}",) for name in ("tokenizer-path", "chat-template", "dist-init-addr")),
+    ("--host",),
+    ("--api-key",),
+    ("--served-model-name",),
+    ("--tokenizer-path",),
+    ("--chat-template",),
+    ("--dist-init-addr",),
 )
 _INTEGERS = (
     ("--tp-size", "--tensor-parallel-size", "--tp"),
@@ -54,9 +58,10 @@ _INTEGERS = (
     ("--max-total-tokens",),
     ("--speculative-eagle-topk",),
     ("--speculative-ngram-max-bfs-breadth",),
-    *((f"--speculative-{name}",) for name in ("num-steps", "num-draft-tokens")),
+    ("--speculative-num-steps",),
+    ("--speculative-num-draft-tokens",),
+    ("--max-running-requests",),
     *((f"--{name}",) for name in ("port", "nnodes", "node-rank", "base-gpu-id", "random-seed")),
-    *((f"--{name}",) for name in ("max-running-requests",)),
 )
 _FRACTIONS = ("--mem-fraction-static", "--schedule-conservativeness", "--watchdog-timeout")
 _SWITCHES = (
@@ -75,8 +80,11 @@ _UPPER_CASE = ("--speculative-algorithm",)  # newer releases take it in lower ca
 _PLAIN = re.compile(r"([a-z][a-z0-9-]*): +(?!(?:null|~)\b)([\w./+-]+) *")
 _BOOLEAN = re.compile(r"true|false|yes|no|on|off", re.I)
 # The last release with a flag, and the first with the newer ones, of those that are pinned.
-_UNTIL = {"nsa-prefill-backend": (0, 5, 17), "nsa-decode-backend": (0, 5, 17)}
-_UNTIL["enable-piecewise-cuda-graph"] = (0, 5, 9)
+_UNTIL = {
+    "nsa-prefill-backend": (0, 5, 17),
+    "nsa-decode-backend": (0, 5, 17),
+    "enable-piecewise-cuda-graph": (0, 5, 9),
+}
 SINCE = (0, 5, 17)
 _NEWER = re.compile(
     r"dsa-|dcp-size|decode-context|cuda-graph-(?:backend|config)|disable-prefill-cuda-graph"
@@ -152,14 +160,21 @@ def unknown(options: argparse.Namespace, release: str) -> Iterator[str]:
         newer = _NEWER.match(flag[2:]) and numbers < SINCE
         if newer or numbers > _UNTIL.get(flag[2:], numbers):
             yield f"sglang {release} may have no {flag}"
+    yield from _incomplete(options)
+
+
+def _incomplete(options: argparse.Namespace) -> Iterator[str]:
+    """What sglang completes, or judges several flags by, in ways of its own."""
     twice = options.cuda_graph_backend_prefill is not None
     if options.cuda_graph_config is not None and (twice or graph_of_prefill(options) is None):
         yield "--cuda-graph-config is read by sglang alone"
-
     if options.enable_dp_attention and options.tp_size % max(options.dp_size, 1):
         yield "--dp-size does not divide --tp-size"
-    drafting = [options.speculative_num_steps, options.speculative_num_draft_tokens]
-    drafting.append(options.speculative_eagle_topk)
+    drafting = [
+        options.speculative_num_steps,
+        options.speculative_num_draft_tokens,
+        options.speculative_eagle_topk,
+    ]
     if drafting.count(None) in (1, 2) and (options.speculative_algorithm or "").upper() != "NGRAM":
         yield "sglang alone completes flags of speculative decoding: give all three, or none"
 

@@ -16,7 +16,6 @@ from overlaytool.pin import REPOSITORY
 from doctortool import known_flags
 
 OVERLAY = REPOSITORY / "overlay/sglang/srt/layers/attention/flashinfer_mla_compact"
-_PACKAGE = "flashinfer_mla_compact"
 _POOL_DTYPES = {
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
@@ -37,14 +36,14 @@ _MODELS |= dict.fromkeys(
 
 def load(name: str) -> Any:
     """The overlay's module `support` or `policy`, loaded from here: neither needs sglang."""
-    if _PACKAGE not in sys.modules:
+    if known_flags.NAME not in sys.modules:
         spec = importlib.util.spec_from_file_location(
-            _PACKAGE, OVERLAY / "__init__.py", submodule_search_locations=[str(OVERLAY)]
+            known_flags.NAME, OVERLAY / "__init__.py", submodule_search_locations=[str(OVERLAY)]
         )
         assert spec is not None and spec.loader is not None, OVERLAY
-        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[_PACKAGE])
-    return importlib.import_module(f"{_PACKAGE}.{name}")
+        sys.modules[known_flags.NAME] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known_flags.NAME])
+    return importlib.import_module(f"{known_flags.NAME}.{name}")
 
 
 def unjudged(options: argparse.Namespace, capability: str, release: str) -> list[str]:
